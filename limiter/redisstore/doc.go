@@ -1,0 +1,11 @@
+// Package redisstore keeps what all workers share in Redis: the buckets of the keys, and the index of their lanes (order,
+// times and leases; the bodies of waiting events lie in JetStream).
+//
+// It implements [sluice/pipeline.Limiter] and [sluice/pipeline.Index]. Every change is one script run by Redis on its own
+// clock. Read common.lua for the stored state, then the scripts in the order of an event's way: reserve, park, claim,
+// lease, settle. The state is spread over [sluice/limiter.Shards] hash tags; calls of one kind for one shard are collected
+// while one is in flight, so that callers ask one event at a time and Redis sees batches.
+//
+// The state belongs to one epoch per shard. A worker names the epoch's id in every call; when Redis has lost it, nothing
+// is written, the calls fail with [ErrEpoch], and [Store.Run] rebuilds the index from the stored bodies.
+package redisstore

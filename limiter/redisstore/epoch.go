@@ -1,0 +1,219 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"sluice/limiter"
+	"sluice/pipeline"
+)
+
+// Bodies is the stream of stored lane bodies, from which the index can be rebuilt.
+type Bodies interface {
+	// Created is when the stream was made, in Unix nanoseconds: the index belongs to this one stream.
+	Created() int64
+	// Mark makes the very first entry of the stream, and says whether this call made it.
+	Mark(ctx context.Context) (bool, error)
+	// Each calls fn for every stored body, in order, without its data.
+	Each(ctx context.Context, fn func(ev *pipeline.Event, seq uint64) error) error
+}
+
+// Start opens the store. It tries until it succeeds or ctx ends.
+func (s *Store) Start(ctx context.Context) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := s.Open(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		s.opt.Log.Warn("the state in Redis can't be opened; trying again", "in", wait, "err", err)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Run opens the store anew whenever Redis has lost the state, until ctx ends.
+func (s *Store) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.lost:
+			if s.Start(ctx) != nil {
+				return
+			}
+		}
+	}
+}
+
+// Opened says whether all of the state is known: calls are answered.
+func (s *Store) Opened() bool {
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		id := sh.epoch
+		sh.mu.Unlock()
+		if id == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// errBuilding says that another worker rebuilds the index.
+var errBuilding = errors.New("another worker rebuilds the index")
+
+// Open learns the epoch of every shard, and rebuilds the shards whose state is missing or belongs to another lane stream.
+func (s *Store) Open(ctx context.Context) error {
+	first, err := s.opt.Bodies.Mark(ctx)
+	if err != nil {
+		return fmt.Errorf("mark the lane stream: %w", err)
+	}
+	// Kept over attempts: only the one who made the mark knows that nothing was ever spent.
+	s.fresh = s.fresh || first
+	fresh := s.fresh
+	var missing []*shard
+	for _, sh := range s.shards {
+		ok, err := sh.open(ctx, fresh)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			missing = append(missing, sh)
+		}
+	}
+	if len(missing) > 0 {
+		if err := s.rebuild(ctx, missing, fresh); err != nil {
+			return err
+		}
+	}
+	s.fresh = false
+	return nil
+}
+
+func (sh *shard) open(ctx context.Context, fresh bool) (bool, error) {
+	v, err := sh.epochCall(ctx, nil, "open", bit(fresh))
+	if err != nil || integer(v[0]) == 0 {
+		return false, err
+	}
+	id, _ := v[1].(string)
+	sh.mu.Lock()
+	if sh.epoch != id {
+		sh.epoch, sh.calls, sh.look = id, 0, time.Time{}
+	}
+	sh.mu.Unlock()
+	return true, nil
+}
+
+// rebuild indexes all bodies of the missing shards under one build and then lets their new epoch begin.
+func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error {
+	name := rand.Text()
+	building := map[*shard]*indexing{}
+	for _, sh := range missing {
+		v, err := sh.epochCall(ctx, nil, "build", name)
+		if err != nil {
+			return err
+		}
+		if integer(v[0]) == 1 {
+			building[sh] = &indexing{shard: sh, name: name}
+		}
+	}
+	if len(building) == 0 {
+		return errBuilding
+	}
+	start, n := time.Now(), 0
+	err := s.opt.Bodies.Each(ctx, func(ev *pipeline.Event, seq uint64) error {
+		b := building[s.shard(ev.Key)]
+		if b == nil {
+			return nil
+		}
+		n++
+		return b.add(ctx, ev, seq)
+	})
+	if err != nil {
+		return fmt.Errorf("read the lane stream: %w", err)
+	}
+	for _, b := range building {
+		if err := b.finish(ctx, fresh); err != nil {
+			return err
+		}
+	}
+	if !fresh {
+		s.metrics.rebuilds.Inc()
+		s.opt.Log.Warn("rebuilt the lane index: Redis held none for this lane stream",
+			"shards", len(building), "waiting", n, "took", time.Since(start).Round(time.Millisecond))
+	}
+	if len(building) < len(missing) {
+		return errBuilding
+	}
+	return nil
+}
+
+// indexing collects the events of one shard into calls.
+type indexing struct {
+	*shard
+	name string
+	keys []string
+	args []any
+}
+
+func (b *indexing) add(ctx context.Context, ev *pipeline.Event, seq uint64) error {
+	cost, err := pipeline.CostOf(ev.Header)
+	if err != nil {
+		cost = 1 // it was readable when the event was parked
+	}
+	e := pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First}
+	b.keys = append(b.keys, b.shard.keys(nil, ev.Key)[1])
+	b.args = append(b.args, limiter.EncodeKey(ev.Key), member(e), e.Order)
+	if len(b.keys) < maxKeys {
+		return nil
+	}
+	return b.flush(ctx)
+}
+
+func (b *indexing) flush(ctx context.Context) error {
+	v, err := b.epochCall(ctx, b.keys, append([]any{"index", b.name}, b.args...)...)
+	b.keys, b.args = b.keys[:0], b.args[:0]
+	if err == nil && integer(v[0]) == 0 {
+		err = errBuilding
+	}
+	return err
+}
+
+func (b *indexing) finish(ctx context.Context, fresh bool) error {
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	id := rand.Text()
+	v, err := b.epochCall(ctx, nil, "finish", b.name, id, bit(fresh))
+	if err != nil {
+		return err
+	}
+	if integer(v[0]) == 0 {
+		return errBuilding
+	}
+	b.mu.Lock()
+	b.epoch, b.shard.calls, b.look = id, 0, time.Time{}
+	b.mu.Unlock()
+	return nil
+}
+
+// epochCall runs the epoch script: what, then its arguments.
+func (sh *shard) epochCall(ctx context.Context, lanes []string, what ...any) ([]any, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*callTimeout)
+	defer cancel()
+	keys := append([]string{sh.epochKey, sh.dueKey}, lanes...)
+	args := append([]any{what[0], sh.now, sh.opt.Bodies.Created()}, what[1:]...)
+	v, err := epochScript.Run(ctx, sh.rdb, keys, args...).Slice()
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	return v, nil
+}

@@ -1,0 +1,42 @@
+-- epoch opens a shard for a worker, or starts, feeds and ends the rebuild of its index.
+--
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane:{tag}:<key>
+-- ARGV  1 what  2 now in us (0: Redis' clock)  3 creation time of the lane stream, then for
+--       "open":   4 fresh (1: the caller has made the very first entry of the lane stream: buckets start full)
+--       "build":  4 name of the build (random)
+--       "index":  4 name of the build, then per event: key, member, order
+--       "finish": 4 name of the build  5 new id (random)  6 fresh
+-- reply open: {1, id, calls} or {0} (the state is missing or belongs to another lane stream: build)
+--       build: {1} begun, {0} another's build is alive; index, finish: {1} or {0}: the build is no longer this one: stop
+-- Invariant: the id appears only after every body of the lane stream was indexed under one build.
+--
+-- cat common.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
+local what, now, lanes = ARGV[1], clock(tonumber(ARGV[2])), ARGV[3]
+local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt')
+
+if what == 'open' then
+  if not e[1] or e[2] ~= lanes then return {0} end
+  if ARGV[4] == '1' then redis.call('HSET', KEYS[1], 'since', '0') end
+  return {1, e[1], tonumber(e[3] or '0')}
+elseif what == 'build' then
+  if e[1] and e[2] == lanes then return {0} end
+  -- A build that wrote nothing for 10 s is dead.
+  if e[4] and e[4] ~= ARGV[4] and now - (tonumber(e[5]) or 0) < 10000000 then return {0} end
+  redis.call('HDEL', KEYS[1], 'id')
+  redis.call('HSET', KEYS[1], 'lanes', lanes, 'building', ARGV[4], 'buildingAt', d(now))
+  return {1}
+end
+
+if e[4] ~= ARGV[4] or e[2] ~= lanes then return {0} end
+if what == 'index' then
+  redis.call('HSET', KEYS[1], 'buildingAt', d(now))
+  for i = 1, #KEYS - 2 do
+    local a = 5 + 3 * (i - 1)
+    redis.call('ZADD', KEYS[i + 2], ARGV[a + 2], ARGV[a + 1])
+    redis.call('ZADD', KEYS[2], 'NX', d(now), ARGV[a])
+  end
+elseif what == 'finish' then
+  redis.call('HDEL', KEYS[1], 'building', 'buildingAt')
+  redis.call('HSET', KEYS[1], 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now), 'n', '1')
+end
+return {1}

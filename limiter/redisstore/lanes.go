@@ -1,0 +1,248 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"sluice/limiter"
+	"sluice/pipeline"
+)
+
+// member is an entry as it stands in the sets: its sequence alone for an event that was never tried and costs 1.
+func member(e pipeline.Entry) string {
+	if e.Attempt == 0 && e.Cost == 1 {
+		return strconv.FormatUint(e.Seq, 10)
+	}
+	first := int64(0)
+	if !e.First.IsZero() {
+		first = e.First.UnixMilli()
+	}
+	return fmt.Sprintf("%d,%d,%d,0,%d,%d", e.Seq, e.Attempt, e.Cost, e.Order, first)
+}
+
+func parseMember(m string, order uint64) (pipeline.Entry, error) {
+	e := pipeline.Entry{Cost: 1, Order: order}
+	f := strings.Split(m, ",")
+	var err error
+	number := func(i int) int64 {
+		if i >= len(f) {
+			return 0
+		}
+		n, e := strconv.ParseInt(f[i], 10, 64)
+		err = errors.Join(err, e)
+		return n
+	}
+	e.Seq = uint64(number(0))
+	if len(f) > 1 {
+		e.Attempt, e.Cost = int(number(1)), max(1, number(2))
+		if ms := number(5); ms > 0 {
+			e.First = time.UnixMilli(ms)
+		}
+	}
+	return e, err
+}
+
+// Park adds an event, whose body is stored, to its lane.
+func (s *Store) Park(ctx context.Context, r pipeline.ParkRequest) (pipeline.LaneInfo, error) {
+	return s.shard(r.Key).park.do(ctx, r)
+}
+
+func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, error) {
+	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
+	args := append(make([]any, 0, 6+6*len(batch)), sh.kind...)
+	args = append(args, lead.Microseconds())
+	for _, r := range batch {
+		keys = sh.keys(keys, r.Key)
+		args = append(args, limiter.EncodeKey(r.Key), member(r.Entry), r.Entry.Order, bit(r.Counted),
+			r.After.Microseconds(), r.Sleep.Microseconds())
+	}
+	r, err := sh.run(parkScript, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]pipeline.LaneInfo, len(batch))
+	for i := range out {
+		out[i] = sh.laneInfo(r.values[2*i], r.values[2*i+1])
+	}
+	return out, nil
+}
+
+func (sh *shard) laneInfo(waiting, next any) pipeline.LaneInfo {
+	info := pipeline.LaneInfo{Waiting: integer(waiting), Next: micros(integer(next))}
+	if integer(next) < 0 {
+		info.Next = -1
+	}
+	sh.due(info.Next)
+	return info
+}
+
+// longestLook bounds how long a worker doesn't look at a shard: lanes that others parked or gave back are found by it.
+const longestLook = 250 * time.Millisecond
+
+// Claim takes up to most keys whose lanes are due. Only shards that are due as far as this worker knows are asked.
+func (s *Store) Claim(ctx context.Context, most int) ([]string, time.Duration, error) {
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		keys []string
+		errs []error
+	)
+	now := time.Now()
+	per := max(1, min(maxKeys, most/limiter.Shards))
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		ask := !sh.look.After(now)
+		sh.mu.Unlock()
+		if !ask {
+			continue
+		}
+		wg.Go(func() {
+			got, err := sh.claim(per)
+			mu.Lock()
+			defer mu.Unlock()
+			keys = append(keys, got...)
+			if err != nil {
+				errs = append(errs, err)
+			}
+		})
+	}
+	wg.Wait()
+	next := now.Add(longestLook)
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		if sh.look.Before(next) {
+			next = sh.look
+		}
+		sh.mu.Unlock()
+	}
+	return keys, max(0, time.Until(next)), errors.Join(errs...)
+}
+
+func (sh *shard) claim(most int) ([]string, error) {
+	// Set before the call, so that what becomes due meanwhile isn't forgotten.
+	sh.mu.Lock()
+	sh.look = time.Now().Add(longestLook)
+	sh.mu.Unlock()
+	r, err := sh.run(claimScript, []string{sh.epochKey, sh.dueKey}, []any{most})
+	if err != nil {
+		return nil, err
+	}
+	sh.due(micros(max(-1, integer(r.values[0]))))
+	keys := make([]string, 0, len(r.values)-1)
+	for _, v := range r.values[1:] {
+		token, _ := v.(string)
+		key, err := limiter.DecodeKey(token)
+		if err != nil {
+			sh.opt.Log.Error("an unreadable key in the index is left alone", "shard", sh.tag, "err", err)
+			continue
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// Lease takes or renews the lease of a lane and books the slots of its next events.
+func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Lease, error) {
+	return s.shard(r.Key).lease.do(ctx, r)
+}
+
+func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
+	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
+	args := append(make([]any, 0, 8+4*len(batch)), sh.kind...)
+	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds())
+	for _, r := range batch {
+		keys = sh.keys(keys, r.Key)
+		args = append(args, limiter.EncodeKey(r.Key), r.Token, r.Max, r.Horizon.Microseconds())
+	}
+	r, err := sh.run(leaseScript, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]pipeline.Lease, len(batch))
+	allowance := sh.allowance()
+	for i := range out {
+		if out[i], err = sh.readLease(r, i, allowance); err != nil {
+			return nil, err
+		}
+		if integer(r.values[i].([]any)[0]) < 0 {
+			sh.damaged(batch[i].Key)
+		}
+	}
+	return out, nil
+}
+
+func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Lease, error) {
+	v, _ := r.values[i].([]any)
+	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3])}
+	for e := v[4:]; len(e) >= 3; e = e[3:] {
+		m, _ := e[0].(string)
+		o, _ := e[1].(string)
+		order, err := strconv.ParseUint(o, 10, 64)
+		if err != nil {
+			return l, fmt.Errorf("redis: order %q of a waiting event: %w", o, err)
+		}
+		entry, err := parseMember(m, order)
+		if err != nil {
+			return l, fmt.Errorf("redis: waiting event %q: %w", m, err)
+		}
+		slot := micros(integer(e[2]))
+		l.Events = append(l.Events, pipeline.Leased{
+			Entry: entry, At: r.received.Add(slot), Stale: r.sent.Add(slot + allowance),
+		})
+	}
+	return l, nil
+}
+
+type settled struct {
+	info   pipeline.LaneInfo
+	fenced bool
+}
+
+// Settle says what became of leased events; [pipeline.ErrFenced]: another worker goes on with them.
+func (s *Store) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeline.LaneInfo, error) {
+	out, err := s.shard(r.Key).settle.do(ctx, r)
+	if err == nil && out.fenced {
+		err = pipeline.ErrFenced
+	}
+	return out.info, err
+}
+
+func (sh *shard) runSettle(batch []pipeline.SettleRequest) ([]settled, error) {
+	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
+	args := append(make([]any, 0, 7+11*len(batch)), sh.kind...)
+	args = append(args, lead.Microseconds(), leaseTime.Microseconds())
+	for _, r := range batch {
+		keys = sh.keys(keys, r.Key)
+		args = append(args, limiter.EncodeKey(r.Key), r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
+			len(r.Events))
+		for _, e := range r.Events {
+			args = append(args, member(e.Was), bit(e.Fate == pipeline.Back), member(e.Now), e.Now.Order,
+				e.After.Microseconds())
+		}
+	}
+	r, err := sh.run(settleScript, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]settled, len(batch))
+	for i := range out {
+		code := integer(r.values[3*i])
+		out[i] = settled{info: sh.laneInfo(r.values[3*i+1], r.values[3*i+2]), fenced: code == 3}
+		if code < 0 {
+			sh.damaged(batch[i].Key)
+		}
+	}
+	return out, nil
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

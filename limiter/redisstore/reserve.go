@@ -1,0 +1,148 @@
+package redisstore
+
+import (
+	"context"
+	"time"
+
+	"sluice/limiter"
+)
+
+type reservation struct {
+	key     string
+	cost    int64
+	horizon time.Duration
+}
+
+// Reserve asks for cost tokens of key, at a slot at most horizon (1 s at most) ahead. An error says nothing about whether
+// tokens were taken: asking again may waste some, never exceed the limit.
+func (s *Store) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	if !s.opt.Limit.Unlimited && !s.opt.Limit.Paused() && cost > s.class.Burst {
+		return limiter.Decision{Verdict: limiter.Never}, nil
+	}
+	if s.opt.MaxWait > 0 {
+		horizon = min(horizon, s.opt.MaxWait)
+	}
+	return s.shard(key).reserve.do(ctx, reservation{key, cost, min(horizon, time.Second)})
+}
+
+// group is the reservations of one key and cost in a batch, in the order of asking.
+type group struct {
+	key     string
+	cost    int64
+	members []int // places in the batch
+}
+
+// runReserve carries out a batch in one call for each 256 keys.
+func (sh *shard) runReserve(batch []reservation) ([]limiter.Decision, error) {
+	type id struct {
+		key  string
+		cost int64
+	}
+	at := make(map[id]int, len(batch))
+	var groups []group
+	horizon := batch[0].horizon
+	for i, r := range batch {
+		horizon = min(horizon, r.horizon)
+		g, ok := at[id{r.key, r.cost}]
+		if !ok {
+			g = len(groups)
+			at[id{r.key, r.cost}] = g
+			groups = append(groups, group{key: r.key, cost: r.cost})
+		}
+		groups[g].members = append(groups[g].members, i)
+	}
+	out := make([]limiter.Decision, len(batch))
+	for len(groups) > 0 {
+		n := min(len(groups), maxKeys)
+		if err := sh.reserveGroups(groups[:n], horizon, out); err != nil {
+			return nil, err
+		}
+		groups = groups[n:]
+	}
+	return out, nil
+}
+
+func (sh *shard) reserveGroups(groups []group, horizon time.Duration, out []limiter.Decision) error {
+	keys := make([]string, 1, 1+4*len(groups))
+	keys[0] = sh.epochKey
+	waiting := int64(-1)
+	if sh.opt.KeyMaxWaiting > 0 {
+		waiting = sh.opt.KeyMaxWaiting
+	}
+	args := append(make([]any, 0, 8+2*len(groups)), sh.kind...)
+	args = append(args, horizon.Microseconds(), sh.maxCost, waiting)
+	for _, g := range groups {
+		keys = sh.keys(keys, g.key)
+		args = append(args, len(g.members), g.cost)
+	}
+	sh.metrics.keys.Observe(float64(len(groups)))
+	r, err := sh.run(reserveScript, keys, args)
+	if err != nil {
+		return err
+	}
+	allowance := sh.allowance()
+	for i, g := range groups {
+		a := readAnswer(r.values[7*i:])
+		if a.code < 0 {
+			sh.damaged(g.key)
+		}
+		for n, member := range g.members {
+			out[member] = a.decide(sh.class, int64(n+1), g.cost, r, allowance)
+		}
+	}
+	return nil
+}
+
+// answer is what the script says to one group.
+type answer struct {
+	code                       int64
+	granted, scheduled, parked int64
+	tokens, frac, ahead        int64
+}
+
+func readAnswer(v []any) answer {
+	return answer{integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6])}
+}
+
+// decide says what the answer means for the n-th event of the group, counted from 1.
+func (a answer) decide(c limiter.Class, n, cost int64, r reply, allowance time.Duration) limiter.Decision {
+	if n <= a.granted {
+		return limiter.Decision{Verdict: limiter.Go, At: r.received, Stale: r.sent.Add(allowance)}
+	}
+	if n <= a.granted+a.scheduled {
+		wait := c.Wait(a.tokens, a.frac, n*cost)
+		return limiter.Decision{
+			Verdict: limiter.Hold, Reason: limiter.Throttled,
+			At: r.received.Add(wait), Stale: r.sent.Add(wait + allowance),
+		}
+	}
+	d := limiter.Decision{Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead, Counted: a.code >= 0}
+	if c.Num > 0 {
+		d.Wait = c.Wait(a.tokens, a.frac, a.ahead+n*cost)
+	}
+	if n > a.granted+a.scheduled+a.parked {
+		d.Verdict, d.Counted = limiter.Overflow, false
+	}
+	return d
+}
+
+func (a answer) reason() limiter.Reason {
+	switch a.code {
+	case 0:
+		return limiter.Throttled
+	case 1:
+		return limiter.LaneAhead
+	case 2:
+		return limiter.Cooling
+	case 3:
+		return limiter.Paused
+	default:
+		return limiter.Damaged
+	}
+}
+
+func (sh *shard) damaged(key string) {
+	sh.metrics.errors.WithLabelValues("damaged").Inc()
+	sh.opt.Log.Error("the state of a key in Redis is damaged; its events wait until it is deleted",
+		"key", key, "redis_key", sh.keys(nil, key)[0])
+}

@@ -1,0 +1,144 @@
+package redisstore
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"sluice/integration/testenv"
+	"sluice/limiter"
+	"sluice/pipeline"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bodies is a lane stream in memory.
+type bodies struct {
+	created int64
+	marked  bool
+	events  []*pipeline.Event // their Source.Seq is their order; the place in the slice, from 1, their sequence
+	pause   func()            // called between two bodies
+}
+
+func (b *bodies) Created() int64 { return b.created }
+
+func (b *bodies) Mark(context.Context) (bool, error) {
+	first := !b.marked
+	b.marked = true
+	return first, nil
+}
+
+func (b *bodies) Each(_ context.Context, fn func(*pipeline.Event, uint64) error) error {
+	for i, ev := range b.events {
+		if b.pause != nil {
+			b.pause()
+		}
+		if err := fn(ev, uint64(i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start is a time on Redis' clock that tests count from.
+const start = int64(1_764_460_800_000_000)
+
+// rig is an opened store on a real Redis whose scripts take start + t for the time.
+type rig struct {
+	*Store
+	t      *testing.T
+	server *testenv.RedisServer
+	rdb    *redis.Client
+	bodies *bodies
+}
+
+func newRig(t *testing.T, limit string) *rig {
+	t.Helper()
+	server := testenv.Redis(t)
+	r := &rig{t: t, server: server, rdb: server.Client(), bodies: &bodies{created: 7}}
+	r.Store = r.worker("one", limit)
+	r.at(0)
+	return r
+}
+
+// worker is another opened store on the same Redis.
+func (r *rig) worker(name, limit string) *Store {
+	r.t.Helper()
+	l, err := limiter.ParseLimit(limit)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s, err := New(r.rdb, Options{
+		Name: "sluice", Worker: name, Limit: l, Bodies: r.bodies,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1})),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.now = start
+	if err := s.Open(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// at sets the time to t microseconds after the start.
+func (r *rig) at(t int64) { r.now = start + t }
+
+// use replaces the limit by exact arithmetic values.
+func (r *rig) use(c limiter.Class) { useClass(r.Store, c) }
+
+func useClass(s *Store, c limiter.Class) {
+	s.class = c
+	s.kind[0], s.kind[1], s.kind[2] = c.Num, c.Den, c.Burst
+}
+
+// ask asks for n events of one token each and returns the raw answer; nothing is parked.
+func (r *rig) ask(key string, n int64, horizon int64) answer {
+	r.t.Helper()
+	sh := r.shard(key)
+	args := append(slices.Clone(r.kind), horizon, -1, 0, n, 1)
+	rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return readAnswer(rep.values)
+}
+
+func (r *rig) hash(key string) map[string]string {
+	r.t.Helper()
+	return r.rdb.HGetAll(r.t.Context(), r.shard(key).keys(nil, key)[0]).Val()
+}
+
+func (r *rig) park(key string, seqs ...uint64) {
+	r.t.Helper()
+	for _, seq := range seqs {
+		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: 1}})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func leaseOf(t *testing.T, s *Store, key string, token int64, most int) pipeline.Lease {
+	t.Helper()
+	l, err := s.Lease(t.Context(), pipeline.LeaseRequest{Key: key, Token: token, Max: most, Horizon: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func seqs(l pipeline.Lease) []uint64 {
+	var out []uint64
+	for _, e := range l.Events {
+		out = append(out, e.Seq)
+	}
+	return out
+}

@@ -1,0 +1,254 @@
+package redisstore
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"sluice/limiter"
+	"sluice/pipeline"
+)
+
+const (
+	maxKeys = 256 // of one call: 1 ms of Redis at most, so that a call never stops others for long
+
+	callTimeout    = time.Second
+	clockTolerance = time.Second // a clock that goes back further is taken as the new time
+	expiryMargin   = time.Minute
+	leaseTime      = 5 * time.Second
+	lead           = 100 * time.Millisecond // how long before its slot a lane is looked at
+
+	minAllowance = 20 * time.Millisecond // see Decision.Stale
+)
+
+// ErrEpoch says that Redis doesn't hold the state this worker knows: it was lost or is being rebuilt. Nothing was written;
+// the call may be repeated.
+var ErrEpoch = errors.New("the state in Redis is being rebuilt")
+
+var (
+	//go:embed common.lua
+	commonLua string
+	//go:embed reserve.lua
+	reserveLua string
+	//go:embed park.lua
+	parkLua string
+	//go:embed claim.lua
+	claimLua string
+	//go:embed lease.lua
+	leaseLua string
+	//go:embed settle.lua
+	settleLua string
+	//go:embed epoch.lua
+	epochLua string
+)
+
+func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
+
+var (
+	reserveScript = script(reserveLua)
+	parkScript    = script(parkLua)
+	claimScript   = script(claimLua)
+	leaseScript   = script(leaseLua)
+	settleScript  = script(settleLua)
+	epochScript   = script(epochLua)
+)
+
+// Options of a [Store].
+type Options struct {
+	Name          string        // of the pipeline; keys of all but "sluice" start with it
+	Worker        string        // unique among the live workers
+	Limit         limiter.Limit // of every key
+	MaxWait       time.Duration // the longest expected wait of an event in its lane; 0: any
+	KeyMaxWaiting int64         // the most events of a key that wait; 0: any
+	Bodies        Bodies
+	Log           *slog.Logger
+	Registry      prometheus.Registerer
+}
+
+// Store is the shared state. All methods may be called at the same time.
+type Store struct {
+	rdb     redis.UniversalClient
+	opt     Options
+	class   limiter.Class
+	kind    []any // the arguments that say what the limit is: num den burst tolerance margin
+	maxCost int64 // MaxWait in tokens; -1: any
+	prefix  string
+	shards  [limiter.Shards]*shard
+	calls   latencies
+	lost    chan struct{} // a shard's epoch is not known
+	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
+	metrics *metrics
+	away    atomic.Bool // the last call got no answer
+
+	now int64 // microseconds that the scripts take for Redis' clock, in tests; 0: its own
+}
+
+// shard is one hash tag's part of the state.
+type shard struct {
+	*Store
+	tag      string
+	epochKey string
+	dueKey   string
+
+	reserve *batcher[reservation, limiter.Decision]
+	park    *batcher[pipeline.ParkRequest, pipeline.LaneInfo]
+	lease   *batcher[pipeline.LeaseRequest, pipeline.Lease]
+	settle  *batcher[pipeline.SettleRequest, settled]
+
+	mu    sync.Mutex
+	epoch string    // id; "": not known
+	calls int64     // highest count of calls seen; a lower one tells of a failover that lost writes
+	look  time.Time // when the next key of the shard is due, as far as this worker knows
+}
+
+// New returns a store over rdb. [Store.Start] has to open it first.
+func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
+	class := limiter.Class{Num: -1, Den: 1} // what the scripts take for unlimited
+	if !opt.Limit.Unlimited {
+		var err error
+		if class, err = opt.Limit.Class(); err != nil {
+			return nil, err
+		}
+	}
+	s := &Store{
+		rdb: rdb, opt: opt, class: class, maxCost: -1,
+		lost:    make(chan struct{}, 1),
+		metrics: newMetrics(opt.Registry),
+	}
+	if opt.Name != "sluice" {
+		s.prefix = opt.Name + ":"
+	}
+	s.kind = []any{class.Num, class.Den, class.Burst, clockTolerance.Microseconds(), expiryMargin.Microseconds()}
+	if opt.MaxWait > 0 && !opt.Limit.Unlimited {
+		s.maxCost = class.Tokens(opt.MaxWait)
+	}
+	for i := range s.shards {
+		s.shards[i] = s.newShard(i)
+	}
+	return s, nil
+}
+
+func (s *Store) newShard(i int) *shard {
+	tag := "{" + limiter.Tag(i) + "}"
+	sh := &shard{Store: s, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag}
+	sh.reserve = &batcher[reservation, limiter.Decision]{most: 4 * maxKeys, run: sh.runReserve}
+	sh.park = &batcher[pipeline.ParkRequest, pipeline.LaneInfo]{most: maxKeys, run: sh.runPark}
+	sh.lease = &batcher[pipeline.LeaseRequest, pipeline.Lease]{most: maxKeys, run: sh.runLease}
+	sh.settle = &batcher[pipeline.SettleRequest, settled]{most: maxKeys, run: sh.runSettle}
+	return sh
+}
+
+func (s *Store) shard(key string) *shard { return s.shards[limiter.Shard(key)] }
+
+// Healthy says whether the last call was answered.
+func (s *Store) Healthy() bool { return !s.away.Load() }
+
+// keys appends the four keys of one event's key in the order that all scripts expect.
+func (sh *shard) keys(to []string, key string) []string {
+	e := sh.tag + ":" + limiter.EncodeKey(key)
+	return append(to, sh.prefix+"ratelimit:"+e, sh.prefix+"lane:"+e, sh.prefix+"busy:"+e, sh.prefix+"retry:"+e)
+}
+
+// reply is a script's answer with when it was asked and received, by this process' clock: what it says of the future is
+// true no earlier than counted from sent, and surely so counted from received.
+type reply struct {
+	values         []any
+	sent, received time.Time
+}
+
+// run calls a script in the shard's epoch. The values exclude the first three (status, now, calls).
+func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error) {
+	sh.mu.Lock()
+	id := sh.epoch
+	sh.mu.Unlock()
+	if id == "" {
+		return reply{}, ErrEpoch
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	r := reply{sent: time.Now()}
+	values, err := sc.Run(ctx, sh.rdb, keys, append([]any{id, sh.now}, args...)...).Slice()
+	r.received = time.Now()
+	sh.metrics.observe(r.received.Sub(r.sent), err)
+	sh.away.Store(err != nil && errorKind(err) != "refused")
+	if err != nil {
+		return r, fmt.Errorf("redis: %w", err)
+	}
+	sh.Store.calls.add(r.received.Sub(r.sent))
+	if status := integer(values[0]); status == 1 {
+		sh.lose(id)
+		return r, ErrEpoch
+	}
+	sh.seen(integer(values[2]))
+	r.values = values[3:]
+	return r, nil
+}
+
+// lose forgets the epoch id and lets Run open the shard anew.
+func (sh *shard) lose(id string) {
+	sh.mu.Lock()
+	if sh.epoch == id {
+		sh.epoch = ""
+	}
+	sh.mu.Unlock()
+	select {
+	case sh.lost <- struct{}{}:
+	default:
+	}
+}
+
+// seen compares the shard's count of calls with the highest one seen. Two calls may overtake one another by a few.
+func (sh *shard) seen(n int64) {
+	if n == 0 {
+		return
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if n+64 < sh.calls {
+		sh.opt.Log.Error("Redis has lost writes; up to one burst per key may have passed beyond the limit",
+			"shard", sh.tag, "calls", n, "seen", sh.calls)
+		sh.metrics.errors.WithLabelValues("lost_writes").Inc()
+		sh.calls = n
+	}
+	sh.calls = max(sh.calls, n)
+}
+
+// due notes that a key of the shard is to be looked at in d.
+func (sh *shard) due(d time.Duration) {
+	if d < 0 {
+		return
+	}
+	at := time.Now().Add(d)
+	sh.mu.Lock()
+	if sh.look.IsZero() || at.Before(sh.look) {
+		sh.look = at
+	}
+	sh.mu.Unlock()
+}
+
+// allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows.
+func (s *Store) allowance() time.Duration {
+	if s.opt.Limit.Unlimited {
+		return time.Hour
+	}
+	a := max(minAllowance, 2*s.calls.p99())
+	if s.class.Num > 0 {
+		a = max(a, s.class.Every())
+	}
+	return a
+}
+
+func integer(v any) int64 {
+	n, _ := v.(int64)
+	return n
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
