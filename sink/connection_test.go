@@ -1,0 +1,162 @@
+package sink
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestPushesReuseTheirConnection(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Sluice-Attempt") == "2" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 60<<10))
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	w := newTestWebhook(t, server.URL)
+	for i := range 20 {
+		ev := testEvent()
+		ev.Attempt = 1 + i%2 // every other one fails
+		if err := w.Push(t.Context(), ev); (err == nil) != (ev.Attempt == 1) {
+			t.Fatalf("push %d: %v", i, err)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for one push at a time", n)
+	}
+}
+
+// Eight at a time, four times: the transport's own default would keep two of eight connections.
+func TestConcurrentPushesKeepTheirConnections(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int32
+	const slots = 8
+	arrived, release := make(chan struct{}, slots), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	w := newTestWebhook(t, server.URL)
+	for range 4 {
+		var pushes sync.WaitGroup
+		for range slots {
+			pushes.Go(func() {
+				if err := w.Push(t.Context(), testEvent()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for range slots {
+			<-arrived
+		}
+		for range slots {
+			release <- struct{}{}
+		}
+		pushes.Wait()
+	}
+	// A connection may come back a moment after its push returned, and one or two be opened in its place.
+	if n := connections.Load(); n > 2*slots {
+		t.Errorf("%d connections for %d pushes at a time", n, slots)
+	}
+}
+
+func TestDeliveredWhateverTheBodyDoesAfterStatus(t *testing.T) {
+	t.Parallel()
+	bodies := map[string]http.HandlerFunc{
+		"dripping": func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, "x")
+				w.(http.Flusher).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		},
+		"endless": func(w http.ResponseWriter, r *http.Request) {
+			for sent := 0; ; {
+				n, err := w.Write(make([]byte, 64<<10))
+				if err != nil {
+					return
+				}
+				if sent += n; sent > 64<<20 { // far more than sockets hold
+					t.Error("an endless body is read on and on")
+					panic(http.ErrAbortHandler)
+				}
+			}
+		},
+		"silent": func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		},
+		"cut": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		},
+		"no content":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"early hints": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusEarlyHints); w.WriteHeader(200) },
+	}
+	for name, handler := range bodies {
+		for _, timeout := range []time.Duration{200 * time.Millisecond, time.Minute} {
+			t.Run(name+" "+timeout.String(), func(t *testing.T) {
+				t.Parallel()
+				server := httptest.NewServer(handler)
+				defer server.Close() // waits for the handler, thus for the connection's end
+				w := newTestWebhook(t, server.URL, func(c *WebhookConfig) { c.Timeout = timeout })
+				start := time.Now()
+				if err := w.Push(t.Context(), testEvent()); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > 10*time.Second {
+					t.Errorf("the push took %v", took)
+				}
+			})
+		}
+	}
+}
+
+func TestTLSReceiverIsCheckedAndSpokenToOneConnectionAPush(t *testing.T) {
+	t.Parallel()
+	proto := make(chan string, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto <- r.Proto }))
+	server.Config.ErrorLog = discardLog
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	w := newTestWebhook(t, server.URL)
+	if err := w.Push(t.Context(), testEvent()); Class(err) != classNetwork || !isUnavailable(err) {
+		t.Errorf("unknown certificate: %v", err)
+	}
+	w = newTestWebhook(t, server.URL)
+	w.transport.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+	if err := w.Push(t.Context(), testEvent()); err != nil {
+		t.Fatalf("known certificate: %v", err)
+	}
+	if got := <-proto; got != "HTTP/1.1" {
+		t.Errorf("spoke %s", got)
+	}
+}

@@ -1,0 +1,171 @@
+package sink
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"sluice/pipeline"
+)
+
+// How much of an answer's body is read, so that its connection can be used again, and for how long. A receiver that
+// sends more, or slower, loses the connection instead of holding a push slot.
+const (
+	maxBodyBytes = 64 << 10
+	maxBodyTime  = time.Second
+)
+
+const (
+	// maxHeaderBytes bounds the headers of an answer; the default of net/http is ten megabytes a push.
+	maxHeaderBytes = 64 << 10
+	// idleTimeout is below the five seconds after which many receivers close idle connections: a push that meets the
+	// close on its way counts as a failure and pauses its key.
+	idleTimeout = 4 * time.Second
+)
+
+// WebhookConfig says where and how events are posted.
+type WebhookConfig struct {
+	// URL takes the events. {key} in its path or query stands for the event's key, escaped. A user and password in it
+	// are sent as basic authentication.
+	URL string
+	// Secrets sign each push, in this order; none leaves pushes unsigned.
+	Secrets []string
+	// Timeout bounds a whole push, from connecting to the end of the answer.
+	Timeout time.Duration
+	// Concurrency is the number of the worker's push slots: as many idle connections are kept. Whoever owns the slots
+	// checks it.
+	Concurrency int
+}
+
+// Validate tells all faults at once, each with the variable to mend.
+func (c WebhookConfig) Validate() error {
+	_, addressFaults := parseAddress(c.URL)
+	_, secretFaults := newSigner(c.Secrets)
+	var timeoutFault error
+	if c.Timeout <= 0 {
+		timeoutFault = fmt.Errorf("SLUICE_WEBHOOK_TIMEOUT is %v: set a time above 0, such as 15s", c.Timeout)
+	}
+	return errors.Join(addressFaults, secretFaults, timeoutFault)
+}
+
+// Webhook is a sink that posts events to an HTTP endpoint.
+type Webhook struct {
+	address       *address
+	signer        signer
+	timeout       time.Duration
+	userAgent     string
+	authorization string   // the header's value, or ""
+	credentials   []string // what of the URL's user must not show
+	transport     *http.Transport
+}
+
+// NewWebhook returns the sink of a valid config. userAgent is the value of the User-Agent header.
+func NewWebhook(cfg WebhookConfig, userAgent string) (*Webhook, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	w := &Webhook{timeout: cfg.Timeout, userAgent: userAgent}
+	w.address, _ = parseAddress(cfg.URL)
+	w.signer, _ = newSigner(cfg.Secrets)
+	if user := w.address.user; user != nil {
+		password, _ := user.Password()
+		basic := base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password))
+		w.authorization = "Basic " + basic
+		w.credentials = []string{basic, user.Username(), password}
+	}
+	// The proxy is looked up once: the host is the same for all events, and a proxy's faulty URL shows before the first
+	// push. Its text is not told, as it may hold a password.
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: w.address.forKey("")})
+	if err != nil {
+		return nil, errors.New("HTTP_PROXY or HTTPS_PROXY is not a URL: write one such as http://proxy.example.com:3128, or unset it")
+	}
+	w.transport = newTransport(cfg, proxy)
+	return w, nil
+}
+
+func newTransport(cfg WebhookConfig, proxy *url.URL) *http.Transport {
+	// HTTP/1.1 only: a connection that stalls holds up one push, with HTTP/2 it would be all of them.
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		Proxy:                  http.ProxyURL(proxy),
+		Protocols:              &protocols,
+		DialContext:            (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
+		TLSHandshakeTimeout:    cfg.Timeout,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    cfg.Concurrency,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}
+}
+
+// Name is the value of the metrics' label sink.
+func (w *Webhook) Name() string { return "webhook" }
+
+// Close gives idle connections back. Pushes in flight go on.
+func (w *Webhook) Close() { w.transport.CloseIdleConnections() }
+
+// Push posts ev once. A status of 2xx is delivered. 408, 425 and 5xx are retried, 429, 503 and all trouble without an
+// answer concern the receiver, and every other status is permanent; redirects are not followed. If ctx ends before
+// there is an answer the error wraps ctx.Err().
+func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
+	if !isLegalValue(ev.ID) {
+		return pipeline.Permanent(&failure{class: classUnspecified, text: "the event's id can't be sent as a header"})
+	}
+	header, err := w.headers(ev, time.Now())
+	if err != nil {
+		return fmt.Errorf("preparing the push: %w", err)
+	}
+	exchange, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+
+	// The transport is called without a client: nothing here redirects, and the errors hold no URL.
+	request := newRequest(exchange, w.address.forKey(ev.Key), header, ev.Data)
+	response, err := w.transport.RoundTrip(request)
+	if err != nil {
+		return w.unanswered(ctx, exchange, ev, request.URL, err)
+	}
+	body := readBody(response, cancel)
+	return w.judge(response, body, ev, request.URL)
+}
+
+func newRequest(ctx context.Context, to *url.URL, header http.Header, body []byte) *http.Request {
+	request := &http.Request{
+		Method:        http.MethodPost,
+		URL:           to,
+		Header:        header,
+		Body:          http.NoBody,
+		ContentLength: int64(len(body)),
+	}
+	if len(body) > 0 {
+		// GetBody lets the transport take another connection when it finds one closed before a byte was sent. It sends no
+		// POST twice once a byte was sent.
+		request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		request.Body, _ = request.GetBody()
+	}
+	return request.WithContext(ctx)
+}
+
+// readBody reads the start of an answer's body and is done with it. cancel ends the exchange of an answer that takes
+// its time; by then the status has said what became of the event.
+func readBody(response *http.Response, cancel context.CancelFunc) []byte {
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return nil // the body is the bare connection, which cancel doesn't end
+	}
+	timer := time.AfterFunc(maxBodyTime, cancel)
+	defer timer.Stop()
+	if response.StatusCode/100 == 2 {
+		_, _ = io.CopyN(io.Discard, response.Body, maxBodyBytes)
+		return nil
+	}
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBodyBytes))
+	return body
+}
