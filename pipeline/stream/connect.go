@@ -1,0 +1,231 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	connectTimeout = 5 * time.Second // of one attempt at one server
+	repeatLog      = 30 * time.Second
+	retryFirst     = 250 * time.Millisecond
+	retryMost      = 2 * time.Second
+)
+
+// Connect connects to NATS. It tries until it succeeds or ctx ends, and says what is in the way: once for each reason, and
+// every 30 s. From then on the connection mends itself, whatever happens and however long it takes; only Close or Drain
+// end it. The connection publishes nothing while it is down: a publish returns an error at once instead of being sent
+// later, when its sender has long given up on it.
+func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*nats.Conn, error) {
+	l := &link{cfg: cfg, log: log, ctx: ctx}
+	opts, err := l.options()
+	if err != nil {
+		return nil, err
+	}
+	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		var nc *nats.Conn
+		if nc, err = opts.Connect(); err == nil {
+			l.connected()
+			log.Info("connected to NATS at "+cfg.where(), "server", nc.ConnectedServerName(), "version", nc.ConnectedServerVersion())
+			return nc, nil
+		}
+		if ctx.Err() == nil {
+			l.report(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w", l.say(err), ctx.Err())
+		case <-time.After(wait/2 + rand.N(wait)):
+		}
+	}
+}
+
+// link is what is known of one connection beside what nats.go knows. It is the connection's dialer, and by that found
+// again from the connection.
+type link struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	ctx      context.Context // ends the first connecting; nil after
+	dialErr  error           // of the last dial; nil when it succeeded
+	reason   string          // logged last, "" when connected
+	loggedAt time.Time
+	denied   error // the last permission that NATS refused
+	deniedAt time.Time
+}
+
+// linkOf is nil for a connection that Connect didn't make.
+func linkOf(nc *nats.Conn) *link {
+	if nc == nil {
+		return nil
+	}
+	l, _ := nc.Opts.CustomDialer.(*link)
+	return l
+}
+
+// Dial connects one server; it is called by nats.go.
+func (l *link) Dial(network, address string) (net.Conn, error) {
+	l.mu.Lock()
+	ctx := l.ctx
+	l.mu.Unlock()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	dialer := net.Dialer{Timeout: connectTimeout}
+	conn, err := dialer.DialContext(ctx, network, address)
+	l.mu.Lock()
+	l.dialErr = err
+	l.mu.Unlock()
+	return conn, err
+}
+
+func (l *link) options() (*nats.Options, error) {
+	c := l.cfg
+	list := []nats.Option{
+		nats.Name("sluice " + c.Name),
+		nats.SetCustomDialer(l),
+		nats.Timeout(connectTimeout),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(retryFirst),
+		nats.ReconnectJitter(retryFirst, time.Second),
+		nats.IgnoreAuthErrorAbort(), // credentials may be exchanged while it runs
+		nats.PingInterval(20 * time.Second),
+		nats.MaxPingsOutstanding(3),
+		nats.ReconnectBufSize(-1),
+		nats.DrainTimeout(10 * time.Second),
+		nats.ErrorHandler(l.asyncError),
+		nats.DisconnectErrHandler(l.disconnected),
+		nats.ReconnectHandler(l.reconnected),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.report(err) }),
+	}
+	if c.Creds != "" {
+		list = append(list, nats.UserCredentials(c.Creds))
+	}
+	if c.NKey != "" {
+		nkey, err := nats.NkeyOptionFromSeed(c.NKey)
+		if err != nil {
+			return nil, &Fault{"SLUICE_NATS_NKEY: the file holds no seed of a user", err}
+		}
+		list = append(list, nkey)
+	}
+	if c.User != "" || c.Password != "" {
+		list = append(list, nats.UserInfo(c.User, c.Password))
+	}
+	if c.Token != "" {
+		list = append(list, nats.Token(c.Token))
+	}
+	if c.TLSCA != "" {
+		list = append(list, nats.RootCAs(c.TLSCA))
+	}
+	if c.TLSCert != "" {
+		list = append(list, nats.ClientCert(c.TLSCert, c.TLSKey))
+	}
+	if c.InboxPrefix != "" {
+		list = append(list, nats.CustomInboxPrefix(c.InboxPrefix))
+	}
+	opts := nats.GetDefaultOptions()
+	opts.Servers = c.urls()
+	for _, set := range list {
+		if err := set(&opts); err != nil {
+			return nil, &Fault{"setting up the connection to NATS (SLUICE_NATS_*)", err}
+		}
+	}
+	return &opts, nil
+}
+
+// connected ends the first connecting: the link outlives the context that it was made with.
+func (l *link) connected() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ctx, l.reason = nil, ""
+}
+
+// report logs why there is no connection, when that is news or 30 s old.
+func (l *link) report(err error) {
+	text := l.say(err)
+	l.mu.Lock()
+	again := text == l.reason && time.Since(l.loggedAt) < repeatLog
+	if !again {
+		l.reason, l.loggedAt = text, time.Now()
+	}
+	l.mu.Unlock()
+	if !again {
+		l.log.Warn(text + "; trying again")
+	}
+}
+
+// say puts an error of connecting into words. The errors of nats.go itself may hold a URL with its password.
+func (l *link) say(err error) string {
+	l.mu.Lock()
+	dialErr := l.dialErr
+	l.mu.Unlock()
+	where := l.cfg.where()
+	switch {
+	case dialErr != nil:
+		return fmt.Sprintf("cannot reach NATS at %s (SLUICE_NATS_URL): %s", where, publicReason(dialErr))
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
+		errors.Is(err, nats.ErrAccountAuthExpired), errors.Is(err, nats.ErrNkeysNotSupported):
+		return fmt.Sprintf("NATS at %s refused the login (%s): %s", where, l.cfg.login(), publicReason(err))
+	case err == nil:
+		return fmt.Sprintf("no connection to NATS at %s (SLUICE_NATS_URL)", where)
+	}
+	return fmt.Sprintf("cannot connect to NATS at %s (SLUICE_NATS_URL, SLUICE_NATS_TLS_CA): %s", where, publicReason(err))
+}
+
+func (l *link) disconnected(nc *nats.Conn, err error) {
+	if nc.IsClosed() {
+		return
+	}
+	text := "lost the connection to NATS; reconnecting"
+	if err != nil {
+		text = "lost the connection to NATS: " + publicReason(err) + "; reconnecting"
+	}
+	l.log.Warn(text)
+}
+
+func (l *link) reconnected(nc *nats.Conn) {
+	l.connected()
+	l.log.Info("connected to NATS again", "server", nc.ConnectedServerName(), "version", nc.ConnectedServerVersion())
+}
+
+// asyncError is told what NATS says outside of any call: above all permissions that it denies. The call that lacked one
+// gets no answer; see explain.
+func (l *link) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		l.mu.Lock()
+		news := l.denied == nil || l.denied.Error() != err.Error() || time.Since(l.deniedAt) > repeatLog
+		l.denied, l.deniedAt = err, time.Now()
+		l.mu.Unlock()
+		if news {
+			l.log.Error("NATS denies a permission to the user of sluice", "err", err)
+		}
+		return
+	}
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	l.log.Warn("NATS reports an error", "err", publicReason(err), "subject", subject)
+}
+
+// deniedSince is the last permission refused, if that was after t.
+func (l *link) deniedSince(t time.Time) error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.denied == nil || l.deniedAt.Before(t) {
+		return nil
+	}
+	return l.denied
+}

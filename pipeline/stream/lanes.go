@@ -1,0 +1,62 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"sluice/pipeline"
+)
+
+// Lanes keeps the bodies of waiting events in the stream SLUICE_LANES. It is safe for concurrent use; many calls at a time
+// share the connection without waiting for each other.
+type Lanes struct {
+	names Names
+	store *store
+}
+
+var _ pipeline.Lanes = (*Lanes)(nil)
+
+// OpenLanes opens the lanes, which [Setup] has made.
+func OpenLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lanes, error) {
+	n := cfg.names()
+	s, err := openStore(ctx, js, cfg, n.LanesStream())
+	if err != nil {
+		return nil, err
+	}
+	return &Lanes{names: n, store: s}, nil
+}
+
+// Created is when the stream was created, in Unix nanoseconds. Sequences mean something only together with it: a stream
+// that is created anew counts from 1 again.
+func (l *Lanes) Created() int64 { return l.store.created }
+
+// Append stores ev in the lane of its key. The errors [pipeline.ErrTooLarge] and [ErrFull] say that it isn't stored; after
+// any other it may be.
+func (l *Lanes) Append(ctx context.Context, ev *pipeline.Event) (uint64, error) {
+	if !usableKey(ev.Key) {
+		return 0, fmt.Errorf("storing in stream %s: a key of %d bytes has no lane", l.store.name, len(ev.Key))
+	}
+	return l.store.put(ctx, l.names.Lane(ev.Key), ev.Source.String(), storedHeader(ev), ev.Data)
+}
+
+// Read returns the event stored with sequence seq, or [pipeline.ErrGone] when the leader of the stream has no event of key
+// there. Its Cost is not stored.
+func (l *Lanes) Read(ctx context.Context, key string, seq uint64) (*pipeline.Event, error) {
+	ev, _, err := l.store.read(ctx, l.names.Lane(key), seq)
+	return ev, err
+}
+
+// Delete removes the event stored with sequence seq. It doesn't look whose that is: only what was read may be deleted.
+// An event in two messages loses the second one too only when it was stored or read by this process.
+func (l *Lanes) Delete(ctx context.Context, _ string, seq uint64) error {
+	return l.store.delete(ctx, seq)
+}
+
+// Each calls fn with all stored events, in the order they were stored and without their data, up to the last one that was
+// there when it began. It ends with the first error of fn.
+func (l *Lanes) Each(ctx context.Context, fn func(ev *pipeline.Event, seq uint64) error) error {
+	return l.store.each(ctx, func(ev *pipeline.Event, _ nats.Header, seq uint64) error { return fn(ev, seq) })
+}

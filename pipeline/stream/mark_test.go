@@ -1,0 +1,55 @@
+package stream
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"sluice/pipeline"
+)
+
+func TestOfAllMarksOneIsTheFirst(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l := openLanes(t, js, cfg)
+	var first atomic.Int64
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			won, err := l.Mark(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			if won {
+				first.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if first.Load() != 1 {
+		t.Errorf("%d calls were told that they are the first", first.Load())
+	}
+	if n := messages(t, js, l.names.LanesStream()); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+	err := l.Each(t.Context(), func(ev *pipeline.Event, seq uint64) error {
+		t.Errorf("the mark shows as event %d: %+v", seq, ev)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLanesThatHeldAnEventCanNotBeMarkedAsFresh(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l := openLanes(t, js, cfg)
+	seq := appendEvent(t, l, event("k", 1, "data"))
+	if err := l.Delete(t.Context(), "k", seq); err != nil {
+		t.Fatal(err)
+	}
+	if won, err := l.Mark(t.Context()); won || err != nil {
+		t.Errorf("marked %v, %v: an empty stream isn't a new one", won, err)
+	}
+}

@@ -1,0 +1,335 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"sluice/pipeline"
+)
+
+const (
+	publishWindow  = 8192            // messages without an answer, more than a worker has events in hand
+	publishTimeout = 5 * time.Second // of one message
+	publishStall   = 30 * time.Second
+)
+
+// store keeps events in a stream of sluice's own: what lanes and dead letters have in common.
+//
+// An event is one message: its data as they are, its headers under stored names, and what sluice knows of it in headers of
+// its own. If that doesn't fit into a message of the server, it is two. The first has the first half of the data and only
+// says that it is a part; the second, the head, has everything else and names the first by its sequence. The part is
+// stored before its head and deleted after it, so that a crash in between leaves at most a part that nobody refers to: it
+// is never read, and costs its bytes until the stream is purged.
+type store struct {
+	js      jetstream.JetStream
+	nc      *nats.Conn
+	stream  jetstream.Stream
+	name    string
+	api     string // prefix of the JetStream API, with the last dot
+	created int64
+
+	// parts maps the sequences of heads that were read or written here to those of their parts, until they are deleted.
+	parts sync.Map
+}
+
+// openStore opens a stream that Setup has made or found.
+func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name string) (*store, error) {
+	own, err := cfg.JetStream(js.Conn(),
+		jetstream.WithPublishAsyncMaxPending(publishWindow), jetstream.WithPublishAsyncTimeout(publishTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("opening stream %s: %w", name, err)
+	}
+	s, err := own.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, &Fault{fmt.Sprintf("there is no stream %s: run `sluice setup`", name), err}
+	}
+	if err != nil {
+		return nil, explain(js.Conn(), "opening stream "+name, err)
+	}
+	api := jetstream.DefaultAPIPrefix
+	if cfg.JSDomain != "" {
+		api = "$JS." + cfg.JSDomain + ".API."
+	}
+	return &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, created: created(s.CachedInfo())}, nil
+}
+
+// put stores an event under subject, once per id within dedupeWindow, and returns the sequence of its message, or of the
+// one stored before.
+func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data []byte) (uint64, error) {
+	h.Set(jetstream.MsgIDHeader, id)
+	h.Set(jetstream.ExpectedStreamHeader, s.name)
+	room := int(s.nc.MaxPayload())
+	if headerSize(h)+len(data) <= room {
+		return s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data})
+	}
+
+	part := nats.Header{}
+	part.Set(jetstream.MsgIDHeader, id+":part")
+	part.Set(jetstream.ExpectedStreamHeader, s.name)
+	part.Set(headerPart, partBody)
+	h.Set(headerPart, strconv.FormatUint(1<<64-1, 10)) // its size, before its value is known
+	first := max(len(data)/2, headerSize(h)+len(data)-room)
+	if first > len(data) || headerSize(part)+first > room {
+		return 0, fmt.Errorf("%w: %d bytes of headers and %d of data, max_payload is %d",
+			pipeline.ErrTooLarge, headerSize(h), len(data), room)
+	}
+	partSeq, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: part, Data: data[:first]})
+	if err != nil {
+		return 0, err
+	}
+	h.Set(headerPart, strconv.FormatUint(partSeq, 10))
+	seq, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data[first:]})
+	if err == nil {
+		s.parts.Store(seq, partSeq)
+	}
+	return seq, err
+}
+
+// publish stores one message and waits until that is safe. After an error it may be stored all the same.
+func (s *store) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
+	future, err := s.js.PublishMsgAsync(msg, jetstream.WithStallWait(publishStall))
+	if err == nil {
+		select {
+		case ack := <-future.Ok():
+			return ack.Sequence, nil
+		case err = <-future.Err():
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	code := codeOf(err)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
+		return 0, fmt.Errorf("storing in stream %s: %w (%w)", s.name, pipeline.ErrTooLarge, err)
+	case code == codeStorageExceeded, code == codeResourcesExceeded, code == codeStoreFailed && noRoom(err.Error()):
+		return 0, fmt.Errorf("storing in stream %s: %w (%w)", s.name, ErrFull, err)
+	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
+		err = nats.ErrTimeout // so that a permission that was denied explains it
+	}
+	return 0, explain(s.nc, "storing in stream "+s.name, err)
+}
+
+func noRoom(text string) bool {
+	return strings.Contains(text, "maximum bytes exceeded") || strings.Contains(text, "no space left")
+}
+
+// message is a stored message as it was read.
+type message struct {
+	subject string
+	header  nats.Header
+	data    []byte
+}
+
+// read returns the event with sequence seq and its header as stored, or [pipeline.ErrGone]. It must have been stored under
+// subject, unless that is empty.
+func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline.Event, nats.Header, error) {
+	head, err := s.get(ctx, seq)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Another subject: the stream was deleted and created anew, or lost its end; the sequence now belongs to another event.
+	if subject != "" && head.subject != subject || isPart(head.header) {
+		return nil, nil, pipeline.ErrGone
+	}
+	ev, err := parseEvent(head.subject, head.header)
+	if err != nil {
+		return nil, nil, fmt.Errorf("message %d of stream %s: %w", seq, s.name, err)
+	}
+	ev.Data = head.data
+	ref := head.header.Get(headerPart)
+	if ref == "" {
+		return ev, head.header, nil
+	}
+	partSeq, err := strconv.ParseUint(ref, 10, 64)
+	if err != nil {
+		return nil, nil, fmt.Errorf("message %d of stream %s: %s: %w", seq, s.name, headerPart, err)
+	}
+	part, err := s.get(ctx, partSeq)
+	if errors.Is(err, pipeline.ErrGone) {
+		// Deleted between the two reads: its head was deleted before it.
+		return nil, nil, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if part.subject != head.subject || !isPart(part.header) {
+		return nil, nil, pipeline.ErrGone
+	}
+	s.parts.Store(seq, partSeq)
+	ev.Data = append(part.data, head.data...)
+	return ev, head.header, nil
+}
+
+// get reads one message from any replica. Only the leader's word counts when it isn't there: replicas lag behind.
+func (s *store) get(ctx context.Context, seq uint64) (message, error) {
+	m, err := s.stream.GetMsg(ctx, seq)
+	if err == nil {
+		return message{m.Subject, m.Header, m.Data}, nil
+	}
+	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, nats.ErrNoResponders) {
+		return s.getFromLeader(ctx, seq)
+	}
+	return message{}, explain(s.nc, "reading from stream "+s.name, err)
+}
+
+func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) {
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Subject string `json:"subject"`
+			Header  []byte `json:"hdrs"`
+			Data    []byte `json:"data"`
+		} `json:"message"`
+	}
+	err := s.call(ctx, "STREAM.MSG.GET.", map[string]any{"seq": seq}, &answer)
+	if err != nil {
+		return message{}, explain(s.nc, "reading from stream "+s.name, err)
+	}
+	if answer.Error != nil {
+		if answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
+			return message{}, pipeline.ErrGone
+		}
+		return message{}, explain(s.nc, "reading from stream "+s.name, answer.Error)
+	}
+	m := message{subject: answer.Message.Subject, data: answer.Message.Data}
+	if len(answer.Message.Header) > 0 {
+		if m.header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
+			return message{}, fmt.Errorf("reading from stream %s: %w", s.name, err)
+		}
+	}
+	return m, nil
+}
+
+// delete removes the event with sequence seq, with its part; one that is gone is no error.
+func (s *store) delete(ctx context.Context, seq uint64) error {
+	if err := s.deleteMessage(ctx, seq); err != nil {
+		return err
+	}
+	part, ok := s.parts.Load(seq)
+	if !ok {
+		return nil
+	}
+	if err := s.deleteMessage(ctx, part.(uint64)); err != nil {
+		return err
+	}
+	s.parts.Delete(seq)
+	return nil
+}
+
+// deleteMessage asks by itself: nats.go keeps the code of the error to itself.
+func (s *store) deleteMessage(ctx context.Context, seq uint64) error {
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Success bool                `json:"success"`
+	}
+	err := s.call(ctx, "STREAM.MSG.DELETE.", map[string]any{"seq": seq, "no_erase": true}, &answer)
+	if err == nil && answer.Error != nil {
+		if missing(answer.Error) {
+			return nil
+		}
+		err = answer.Error
+	}
+	return explain(s.nc, "deleting from stream "+s.name, err)
+}
+
+// missing says whether a deletion failed because there is nothing to delete. The server has a code for that, and a code
+// for all failures whose text is then the error of its store.
+func missing(err *jetstream.APIError) bool {
+	switch err.ErrorCode {
+	case codeSequenceNotFound, jetstream.JSErrCodeMessageNotFound:
+		return true
+	case codeDeleteFailed:
+		return strings.Contains(err.Description, "no message found") || strings.Contains(err.Description, "deleted message") ||
+			strings.Contains(err.Description, "stream store EOF")
+	}
+	return false
+}
+
+// call asks the JetStream API about the stream.
+func (s *store) call(ctx context.Context, operation string, request, answer any) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, publishTimeout)
+		defer cancel()
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	reply, err := s.nc.RequestWithContext(ctx, s.api+operation+s.name, body)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(reply.Data, answer)
+}
+
+// each calls fn with all events of the stream, in the order they were stored and without their data, up to the last one
+// that was there when it began. Messages that sluice didn't store are passed over.
+func (s *store) each(ctx context.Context, fn func(ev *pipeline.Event, h nats.Header, seq uint64) error) error {
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return explain(s.nc, "reading stream "+s.name, err)
+	}
+	last := info.State.LastSeq
+	if info.State.Msgs == 0 {
+		return nil
+	}
+	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{HeadersOnly: true})
+	if err != nil {
+		return explain(s.nc, "reading stream "+s.name, err)
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000))
+	if err != nil {
+		return explain(s.nc, "reading stream "+s.name, err)
+	}
+	defer messages.Stop()
+	for {
+		msg, err := messages.Next(jetstream.NextMaxWait(eachWait))
+		if errors.Is(err, nats.ErrTimeout) {
+			// The last events were deleted before they were delivered, or the server is slow.
+			if info, err := consumer.Info(ctx); err == nil && info.NumPending == 0 {
+				return nil
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return explain(s.nc, "reading stream "+s.name, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			return fmt.Errorf("reading stream %s: %w", s.name, err)
+		}
+		seq := meta.Sequence.Stream
+		if seq > last {
+			return nil
+		}
+		if h := msg.Headers(); !isPart(h) {
+			if ev, err := parseEvent(msg.Subject(), h); err == nil {
+				if err := fn(ev, h, seq); err != nil {
+					return err
+				}
+			}
+		}
+		if seq == last || meta.NumPending == 0 {
+			return nil
+		}
+	}
+}
+
+// eachWait is how long each waits for a message before it asks whether there is one.
+const eachWait = time.Second
