@@ -32,8 +32,9 @@ func parseAddress(raw string) (*address, error) {
 		faults = append(faults, fmt.Errorf("SLUICE_WEBHOOK_URL %s: %s", showURL(raw), text))
 	}
 	if strings.Contains(raw, "#") {
+		// Nothing more is said: what stands before it may be the first half of a password.
 		fault("remove the # and what follows it, or write # as %23")
-		raw, _, _ = strings.Cut(raw, "#")
+		return nil, errors.Join(faults...)
 	}
 	front := raw[:pathStart(raw)]
 	switch rest := strings.ReplaceAll(raw, placeholder, ""); {

@@ -86,13 +86,13 @@ func TestFaultySecretsAreToldByPlace(t *testing.T) {
 
 func TestAllFaultsAreToldAtOnceWithoutSecrets(t *testing.T) {
 	t.Parallel()
-	c := WebhookConfig{URL: "ftp://someone:hunter2@example.com:0/pathtoken?q=querytoken#x", Secrets: []string{"hunter2", "hunter3"}, Timeout: -time.Second}
+	c := WebhookConfig{URL: "ftp://someone:hunter2@example.com:0/pathtoken?q=querytoken", Secrets: []string{"hunter2", "hunter3"}, Timeout: -time.Second}
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("no fault")
 	}
 	for _, want := range []string{
-		"SLUICE_WEBHOOK_URL", "must start with", "the port", "remove the #",
+		"SLUICE_WEBHOOK_URL", "must start with", "the port",
 		"secret 1 of 2", "secret 2 of 2", "SLUICE_WEBHOOK_TIMEOUT is -1s: set a time above 0",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -112,5 +112,12 @@ func TestAllFaultsAreToldAtOnceWithoutSecrets(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "hun") || strings.Contains(err.Error(), "ter2") || strings.Contains(err.Error(), "someone") {
 			t.Errorf("%q: %v", raw, err)
 		}
+	}
+}
+
+func TestURLWithFragmentShowsNoPassword(t *testing.T) {
+	err := WebhookConfig{URL: "https://:hunter2#x@example.com/", Timeout: time.Second}.Validate()
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("error %v, want one without the password", err)
 	}
 }

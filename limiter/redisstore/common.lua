@@ -19,9 +19,11 @@ local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local function d(x) return string.format('%d', x) end
 
-local function int(s)
-  if not s or #s > 17 or not string.find(s, '^%-?%d+$') then return nil end
-  return tonumber(s)
+-- whole answers the number that a field holds, 0 for a missing one, nil if it is none that sluice writes.
+local function whole(s)
+  if not s then return 0 end
+  local x = tonumber(s)
+  if x and x % 1 == 0 and x < 9007199254740992 and x > -9007199254740992 then return x end
 end
 
 local function clock(override)
@@ -36,27 +38,41 @@ local function epoch(key, id)
   return e[1] and e[1] == id, tonumber(e[2] or '') or 0
 end
 
--- load answers the state of a key, or nil when it is not what sluice writes.
-local function load(key)
-  local v = redis.pcall('HMGET', key, 'tokens', 'frac', 'den', 'updatedAt', 'exp', 'opened', 'opening',
-    'closedUntil', 'fails', 'token', 'until')
+-- state answers a key's state from its fields, or nil when they are not what sluice writes. s.w is false for a missing
+-- bucket. The last four are read only where they matter.
+local function state(key, v, opening, fails, token, til)
+  local w, f, hd, at, exp, opened, closed = whole(v[1]), whole(v[2]), whole(v[3]), whole(v[4]), whole(v[5]), whole(v[6]), whole(v[7])
+  if not (w and f and hd and at and exp and opened and closed) then return nil end
+  if not (v[1] and v[2] and v[3] and v[4]) then
+    if v[1] or v[2] or v[3] or v[4] then return nil end
+    w = false
+  elseif hd < 1 or f < 0 or f >= hd then
+    return nil
+  end
+  return {key = key, w = w, f = f, hd = hd, at = at, exp = exp, opened = opened, opening = opening,
+    closedUntil = closed, fails = fails, token = token, til = til, we = 0, fe = 0, dirty = false, set = false}
+end
+
+-- level reads what a reservation needs.
+local function level(key, now)
+  local v = redis.pcall('HMGET', key, 'tokens', 'frac', 'den', 'updatedAt', 'exp', 'opened', 'closedUntil')
   if v.err then return nil end
-  local s = {key = key, set = {}}
-  local names = {'w', 'f', 'hd', 'at', 'exp', 'opened', 'opening', 'closedUntil', 'fails', 'token', 'til'}
-  for i = 1, #names do
-    if v[i] then
-      local x = int(v[i])
-      if not x then return nil end
-      s[names[i]] = x
-    elseif i > 4 then
-      s[names[i]] = 0
-    end
+  local s = state(key, v, 0, 0, 0, 0)
+  if s and s.opened > now then
+    s.opening = whole(redis.call('HGET', key, 'opening'))
+    if not s.opening then return nil end
   end
-  if s.w or s.f or s.hd or s.at then
-    if not (s.w and s.f and s.hd and s.at) or s.hd < 1 or s.f < 0 or s.f >= s.hd then return nil end
-  end
-  if s.opened == 0 then s.opening = 0 end
   return s
+end
+
+-- load reads everything.
+local function load(key)
+  local v = redis.pcall('HMGET', key, 'tokens', 'frac', 'den', 'updatedAt', 'exp', 'opened', 'closedUntil',
+    'opening', 'fails', 'token', 'until')
+  if v.err then return nil end
+  local opening, fails, token, til = whole(v[8]), whole(v[9]), whole(v[10]), whole(v[11])
+  if not (opening and fails and token and til) then return nil end
+  return state(key, v, opening, fails, token, til)
 end
 
 -- refill brings s to now: s.w, s.f at s.at, and the usable level s.we, s.fe (less while the clock runs behind).
@@ -99,31 +115,43 @@ local function charge(s, n)
 end
 
 local function put(s, field, value)
-  s.set[#s.set + 1] = field
-  s.set[#s.set + 1] = value
+  local set = s.set
+  if not set then
+    set = {}
+    s.set = set
+  end
+  set[#set + 1] = field
+  set[#set + 1] = value
 end
 
 -- save writes the bucket if it was charged, what was put, and an expiry after which the key would say the same as no key.
 local function save(s, c, now, margin)
   local bucket = s.dirty and c.num >= 0
-  if not bucket and #s.set == 0 then return end
+  if not bucket and not s.set then return end
+  -- An expiry is only ever moved later, so what was stored before is covered by it.
   local need = max(now, s.opened, s.closedUntil, s.til)
-  if s.w and c.num > 0 then
+  if c.num > 0 then
     need = max(need, s.at + ceil(((c.burst - s.w) * c.den - s.f) / c.num))
   end
-  if bucket then
-    put(s, 'tokens', d(s.w))
-    put(s, 'frac', d(s.f))
-    put(s, 'updatedAt', d(s.at))
-    put(s, 'den', d(c.den))
-  end
-  local ttl = 0
   if s.exp < need or s.exp <= now or s.hd ~= c.den then
-    ttl = min(need - now + margin, MAX_TTL)
+    local ttl = min(max(need + margin, s.exp) - now, MAX_TTL)
     put(s, 'exp', d(now + ttl))
+    if bucket then put(s, 'den', d(c.den)) end
+    if bucket then
+      redis.call('HSET', s.key, 'tokens', d(s.w), 'frac', d(s.f), 'updatedAt', d(s.at), unpack(s.set))
+    else
+      redis.call('HSET', s.key, unpack(s.set))
+    end
+    redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000)))
+    return
   end
-  redis.call('HSET', s.key, unpack(s.set))
-  if ttl > 0 then redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000))) end
+  if not bucket then
+    redis.call('HSET', s.key, unpack(s.set))
+  elseif s.set then
+    redis.call('HSET', s.key, 'tokens', d(s.w), 'frac', d(s.f), 'updatedAt', d(s.at), unpack(s.set))
+  else
+    redis.call('HSET', s.key, 'tokens', d(s.w), 'frac', d(s.f), 'updatedAt', d(s.at))
+  end
 end
 
 -- cost answers the tokens that a lane member takes.

@@ -13,8 +13,9 @@ type reservation struct {
 	horizon time.Duration
 }
 
-// Reserve asks for cost tokens of key, at a slot at most horizon (1 s at most) ahead. An error says nothing about whether
-// tokens were taken: asking again may waste some, never exceed the limit.
+// Reserve asks for cost tokens of key, at a slot at most horizon (1 s at most) ahead; a horizon below 0 takes none and asks
+// only where the event waits. An error says nothing about whether tokens were taken: asking again may waste some, never
+// exceed the limit.
 func (s *Store) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
 	if !s.opt.Limit.Unlimited && !s.opt.Limit.Paused() && cost > s.class.Burst {
 		return limiter.Decision{Verdict: limiter.Never}, nil
@@ -25,36 +26,29 @@ func (s *Store) Reserve(ctx context.Context, key string, cost int64, horizon tim
 	return s.shard(key).reserve.do(ctx, reservation{key, cost, min(horizon, time.Second)})
 }
 
-// group is the reservations of one key and cost in a batch, in the order of asking.
+// group is the equal reservations in a batch, in the order of asking.
 type group struct {
-	key     string
-	cost    int64
+	reservation
 	members []int // places in the batch
 }
 
 // runReserve carries out a batch in one call for each 256 keys.
 func (sh *shard) runReserve(batch []reservation) ([]limiter.Decision, error) {
-	type id struct {
-		key  string
-		cost int64
-	}
-	at := make(map[id]int, len(batch))
+	at := make(map[reservation]int, len(batch))
 	var groups []group
-	horizon := batch[0].horizon
 	for i, r := range batch {
-		horizon = min(horizon, r.horizon)
-		g, ok := at[id{r.key, r.cost}]
+		g, ok := at[r]
 		if !ok {
 			g = len(groups)
-			at[id{r.key, r.cost}] = g
-			groups = append(groups, group{key: r.key, cost: r.cost})
+			at[r] = g
+			groups = append(groups, group{reservation: r})
 		}
 		groups[g].members = append(groups[g].members, i)
 	}
 	out := make([]limiter.Decision, len(batch))
 	for len(groups) > 0 {
 		n := min(len(groups), maxKeys)
-		if err := sh.reserveGroups(groups[:n], horizon, out); err != nil {
+		if err := sh.reserveGroups(groups[:n], out); err != nil {
 			return nil, err
 		}
 		groups = groups[n:]
@@ -62,18 +56,22 @@ func (sh *shard) runReserve(batch []reservation) ([]limiter.Decision, error) {
 	return out, nil
 }
 
-func (sh *shard) reserveGroups(groups []group, horizon time.Duration, out []limiter.Decision) error {
+func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	keys := make([]string, 1, 1+4*len(groups))
 	keys[0] = sh.epochKey
 	waiting := int64(-1)
 	if sh.opt.KeyMaxWaiting > 0 {
 		waiting = sh.opt.KeyMaxWaiting
 	}
-	args := append(make([]any, 0, 8+2*len(groups)), sh.kind...)
-	args = append(args, horizon.Microseconds(), sh.maxCost, waiting)
+	args := append(make([]any, 0, 7+3*len(groups)), sh.kind...)
+	args = append(args, sh.maxCost, waiting)
 	for _, g := range groups {
 		keys = sh.keys(keys, g.key)
-		args = append(args, len(g.members), g.cost)
+		horizon := int64(-1)
+		if g.horizon >= 0 {
+			horizon = g.horizon.Microseconds()
+		}
+		args = append(args, len(g.members), g.cost, horizon)
 	}
 	sh.metrics.keys.Observe(float64(len(groups)))
 	r, err := sh.run(reserveScript, keys, args)

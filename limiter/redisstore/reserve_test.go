@@ -113,7 +113,7 @@ func TestVectorV12DamagedKeySpoilsOnlyItself(t *testing.T) {
 		func(key string) { r.rdb.Set(t.Context(), key, "x", 0) },
 		func(key string) {
 			r.rdb.Del(t.Context(), key)
-			r.rdb.HSet(t.Context(), key, "tokens", "1e3", "frac", "0", "den", "1", "updatedAt", "5")
+			r.rdb.HSet(t.Context(), key, "tokens", "12.5", "frac", "0", "den", "1", "updatedAt", "5")
 		},
 		func(key string) {
 			r.rdb.Del(t.Context(), key)
@@ -339,6 +339,17 @@ func TestLongestWaitLetsExactlyTheExcessOverflow(t *testing.T) {
 	}
 	if count[limiter.Go] != 20 || count[limiter.Park] != 30 || count[limiter.Overflow] != 50 {
 		t.Errorf("go, park, overflow = %v, want 20, 30, 50", count)
+	}
+}
+
+func TestReservationWithoutHorizonTakesNothing(t *testing.T) {
+	r := newRig(t, "10/s burst 20")
+	d, err := r.Reserve(t.Context(), "k", 1, -1)
+	if err != nil || d.Verdict != limiter.Park || d.Reason != limiter.Throttled || !d.Counted {
+		t.Errorf("%+v, %v, want parked", d, err)
+	}
+	if _, charged := r.hash("k")["tokens"]; charged {
+		t.Errorf("tokens were taken: %v", r.hash("k"))
 	}
 }
 

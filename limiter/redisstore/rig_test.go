@@ -52,13 +52,13 @@ const start = int64(1_764_460_800_000_000)
 // rig is an opened store on a real Redis whose scripts take start + t for the time.
 type rig struct {
 	*Store
-	t      *testing.T
+	t      testing.TB
 	server *testenv.RedisServer
 	rdb    *redis.Client
 	bodies *bodies
 }
 
-func newRig(t *testing.T, limit string) *rig {
+func newRig(t testing.TB, limit string) *rig {
 	t.Helper()
 	server := testenv.Redis(t)
 	r := &rig{t: t, server: server, rdb: server.Client(), bodies: &bodies{created: 7}}
@@ -103,7 +103,7 @@ func useClass(s *Store, c limiter.Class) {
 func (r *rig) ask(key string, n int64, horizon int64) answer {
 	r.t.Helper()
 	sh := r.shard(key)
-	args := append(slices.Clone(r.kind), horizon, -1, 0, n, 1)
+	args := append(slices.Clone(r.kind), -1, 0, n, 1, horizon)
 	rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)
@@ -126,7 +126,7 @@ func (r *rig) park(key string, seqs ...uint64) {
 	}
 }
 
-func leaseOf(t *testing.T, s *Store, key string, token int64, most int) pipeline.Lease {
+func leaseOf(t testing.TB, s *Store, key string, token int64, most int) pipeline.Lease {
 	t.Helper()
 	l, err := s.Lease(t.Context(), pipeline.LeaseRequest{Key: key, Token: token, Max: most, Horizon: time.Second})
 	if err != nil {

@@ -26,7 +26,9 @@ const (
 	leaseTime      = 5 * time.Second
 	lead           = 100 * time.Millisecond // how long before its slot a lane is looked at
 
-	minAllowance = 20 * time.Millisecond // see Decision.Stale
+	// See Decision.Stale. However slow Redis is, it doesn't loosen the bound beyond the greatest.
+	minAllowance = 20 * time.Millisecond
+	maxAllowance = 100 * time.Millisecond
 )
 
 // ErrEpoch says that Redis doesn't hold the state this worker knows: it was lost or is being rebuilt. Nothing was written;
@@ -239,7 +241,7 @@ func (s *Store) allowance() time.Duration {
 	if s.opt.Limit.Unlimited {
 		return time.Hour
 	}
-	a := max(minAllowance, 2*s.calls.p99())
+	a := max(minAllowance, min(2*s.calls.p99(), maxAllowance))
 	if s.class.Num > 0 {
 		a = max(a, s.class.Every())
 	}

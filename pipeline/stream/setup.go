@@ -155,7 +155,7 @@ func ensureOwn(ctx context.Context, js jetstream.JetStream, cfg Config, quota st
 				"by a user who may create streams", want.Name), err}
 		}
 		doing := "creating stream " + want.Name
-		s, err = js.CreateStream(ctx, want)
+		_, err = js.CreateStream(ctx, want)
 		if err == nil {
 			action.Did = "created"
 			return action, nil

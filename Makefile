@@ -1,0 +1,57 @@
+# Everything is plain Go; this file only gathers the commands. `make test` is what every change has to pass.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+FUZZTIME ?= 10s
+
+.PHONY: test tools lint soak bench fuzz build clean
+
+# The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure.
+test soak: export CGO_ENABLED = 1
+test soak: export SLUICE_REQUIRE_SERVERS = 1
+
+test: tools lint
+	go test -race -shuffle=on -timeout 6m ./...
+
+lint:
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+
+# The drills run a real redis-server, the race detector needs a C compiler with its headers.
+tools:
+	@has_c() { echo '#include <stdlib.h>' | $${CC:-gcc} -x c -E - >/dev/null 2>&1; }; \
+	has_redis() { command -v redis-server >/dev/null 2>&1; }; \
+	if has_c && has_redis; then exit 0; fi; \
+	as_root=""; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
+	if command -v apt-get >/dev/null 2>&1 && $$as_root true 2>/dev/null; then \
+		echo "installing redis-server and gcc"; \
+		$$as_root apt-get -qq -o Acquire::Retries=3 update && \
+		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::Retries=3 \
+			install --no-install-recommends redis-server gcc libc6-dev >/dev/null; \
+	fi; \
+	if has_c && has_redis; then exit 0; fi; \
+	echo "The tests need redis-server (7.0 or newer) and a C compiler (gcc, or what CC names) in the PATH." >&2; \
+	echo "Debian, Ubuntu: apt-get install redis-server gcc libc6-dev; macOS: brew install redis, xcode-select --install" >&2; \
+	exit 1
+
+# The long drills beside the short ones; the better part of an hour.
+soak: tools
+	SLUICE_SOAK=1 go test -race -count=1 -timeout 90m -v ./integration/...
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+# Each fuzz target for FUZZTIME.
+fuzz:
+	@set -e; for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "$$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+build:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
+
+clean:
+	rm -rf bin
