@@ -38,8 +38,8 @@ local function epoch(key, id)
   return e[1] and e[1] == id, tonumber(e[2] or '') or 0
 end
 
--- state answers a key's state from its fields, or nil when they are not what sluice writes. s.w is false for a missing
--- bucket. The last four are read only where they matter.
+-- state answers a key's state from its fields, or nil when they are not what sluice writes. s.w is false and s.hd 0 for a
+-- missing bucket. The last four are read only where they matter.
 local function state(key, v, opening, fails, token, til)
   local w, f, hd, at, exp, opened, closed = whole(v[1]), whole(v[2]), whole(v[3]), whole(v[4]), whole(v[5]), whole(v[6]), whole(v[7])
   if not (w and f and hd and at and exp and opened and closed) then return nil end
@@ -80,10 +80,11 @@ end
 local function refill(s, c, now, since)
   if not s.w then
     -- Missing: full at the very start, later only what may have refilled since the state was lost.
-    s.w, s.f, s.hd, s.at = 0, 0, c.den, since
+    s.w, s.f, s.at = 0, 0, since
     if since == 0 then s.w, s.at = c.burst, now end
+  elseif s.hd ~= c.den then
+    s.f = min(c.den - 1, floor(s.f / s.hd * c.den))
   end
-  if s.hd ~= c.den then s.f = min(c.den - 1, floor(s.f / s.hd * c.den)) end
   local dt = now - s.at
   if dt < 0 then
     if -dt > c.tol then s.at, s.dirty = now, true end

@@ -139,8 +139,13 @@ func (a answer) reason() limiter.Reason {
 	}
 }
 
+// damaged counts a key whose state can't be read, and tells of one in a second.
 func (sh *shard) damaged(key string) {
 	sh.metrics.errors.WithLabelValues("damaged").Inc()
+	now := time.Now().Unix()
+	if sh.toldDamaged.Swap(now) == now {
+		return
+	}
 	sh.opt.Log.Error("the state of a key in Redis is damaged; its events wait until it is deleted",
 		"key", key, "redis_key", sh.keys(nil, key)[0])
 }

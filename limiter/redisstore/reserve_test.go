@@ -342,6 +342,20 @@ func TestLongestWaitLetsExactlyTheExcessOverflow(t *testing.T) {
 	}
 }
 
+// A key's hash may hold its lane's fields before its first token is taken.
+func TestFirstTokenOfAKeyWhoseLaneCameFirst(t *testing.T) {
+	r := newRig(t, "10/s burst 20")
+	if _, err := r.Reserve(t.Context(), "k", 1, -1); err != nil { // opens the key
+		t.Fatal(err)
+	}
+	r.at(3_000_000)
+	for range 2 {
+		if d, err := r.Reserve(t.Context(), "k", 1, 0); err != nil || d.Verdict != limiter.Go {
+			t.Fatalf("%+v, %v, want go; the hash is %v", d, err, r.hash("k"))
+		}
+	}
+}
+
 func TestReservationWithoutHorizonTakesNothing(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
 	d, err := r.Reserve(t.Context(), "k", 1, -1)

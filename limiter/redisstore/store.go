@@ -90,6 +90,8 @@ type Store struct {
 	metrics *metrics
 	away    atomic.Bool // the last call got no answer
 
+	toldDamaged atomic.Int64 // Unix second
+
 	now int64 // microseconds that the scripts take for Redis' clock, in tests; 0: its own
 }
 

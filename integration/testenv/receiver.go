@@ -1,0 +1,244 @@
+package testenv
+
+import (
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Request is one push as the receiver saw it.
+type Request struct {
+	ID      string // header webhook-id
+	Key     string // header Sluice-Key, decoded
+	Subject string // header Sluice-Subject
+	Attempt int    // header Sluice-Attempt; 0 when it isn't a number
+	Path    string // of the URL, still encoded
+	Body    []byte
+	Header  http.Header // only for the function given to Handle: a record of each would fill the memory
+	Arrived time.Time   // when its headers had been read, with the monotonic clock
+	Done    time.Time   // when its answer was written or it was cut off; zero before
+	Status  int         // of the answer; 0 while there is none
+}
+
+// Response says how a push is answered. The zero value is 204 at once.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   string
+	Delay  time.Duration // before the answer
+	Hang   bool          // no answer until the client gives up
+	Abort  bool          // after Delay the connection is closed without an answer
+}
+
+// ReceiverServer is an HTTP server that pushes go to.
+type ReceiverServer struct {
+	t    testing.TB
+	addr string
+
+	mu        sync.Mutex
+	server    *http.Server // nil while stopped
+	handle    func(Request) Response
+	requests  []*Request
+	ids       map[string]int // requests by id
+	delivered map[string]int // answers 2xx by id
+}
+
+// Receiver starts a receiver that answers 204 to all; it ends with the test.
+func Receiver(t testing.TB) *ReceiverServer {
+	t.Helper()
+	r := &ReceiverServer{
+		t:         t,
+		handle:    func(Request) Response { return Response{} },
+		ids:       map[string]int{},
+		delivered: map[string]int{},
+	}
+	t.Cleanup(r.Stop)
+	for range 5 { // another process may take the port first
+		r.addr = loopback(freePort(t))
+		if r.start() == nil {
+			return r
+		}
+	}
+	t.Fatal("the receiver doesn't come up")
+	return nil
+}
+
+func (r *ReceiverServer) start() error {
+	listener, err := net.Listen("tcp", r.addr)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(r.serve)}
+	r.mu.Lock()
+	r.server = server
+	r.mu.Unlock()
+	go func() { _ = server.Serve(listener) }() // ends when Stop closes the server
+	return nil
+}
+
+// URL is where to push to; it stays the same over Stop and Start.
+func (r *ReceiverServer) URL() string {
+	return "http://" + r.addr
+}
+
+// Stop closes the receiver and all its connections; connecting is refused from then on.
+func (r *ReceiverServer) Stop() {
+	r.mu.Lock()
+	server := r.server
+	r.server = nil
+	r.mu.Unlock()
+	if server != nil {
+		_ = server.Close()
+	}
+}
+
+// Start opens a stopped receiver again at the same address; what it has seen stays.
+func (r *ReceiverServer) Start() {
+	r.t.Helper()
+	if err := r.start(); err != nil {
+		r.t.Fatalf("opening the receiver again: %v", err)
+	}
+}
+
+// Handle sets how pushes are answered from now on. f is called by many goroutines at once.
+func (r *ReceiverServer) Handle(f func(Request) Response) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handle = f
+}
+
+func (r *ReceiverServer) serve(w http.ResponseWriter, httpRequest *http.Request) {
+	request := Request{Arrived: time.Now()}
+	header := httpRequest.Header
+	request.ID = header.Get("webhook-id")
+	request.Subject = header.Get("Sluice-Subject")
+	request.Attempt, _ = strconv.Atoi(header.Get("Sluice-Attempt"))
+	request.Path = httpRequest.URL.EscapedPath()
+	request.Key = header.Get("Sluice-Key")
+	if key, err := url.PathUnescape(request.Key); err == nil {
+		request.Key = key
+	}
+	record := r.begin(request)
+	defer r.end(record)
+
+	request.Body, _ = io.ReadAll(httpRequest.Body) // a body cut short is recorded as far as it came
+	r.mu.Lock()
+	record.Body = request.Body
+	handle := r.handle
+	r.mu.Unlock()
+
+	request.Header = header
+	response := handle(request)
+	if response.Hang {
+		<-httpRequest.Context().Done()
+		return
+	}
+	if response.Delay > 0 {
+		select {
+		case <-time.After(response.Delay):
+		case <-httpRequest.Context().Done():
+			return
+		}
+	}
+	if response.Abort {
+		panic(http.ErrAbortHandler)
+	}
+	r.answer(w, record, response)
+}
+
+// begin records the start of a request.
+func (r *ReceiverServer) begin(request Request) *Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = append(r.requests, &request)
+	r.ids[request.ID]++
+	return &request
+}
+
+// answer records the answer before it is sent: an event may leave its stream as soon as the worker has read the answer,
+// and must be known as delivered by then.
+func (r *ReceiverServer) answer(w http.ResponseWriter, record *Request, response Response) {
+	status := response.Status
+	if status == 0 {
+		status = http.StatusNoContent
+	}
+	r.mu.Lock()
+	record.Status = status
+	if status >= 200 && status < 300 {
+		r.delivered[record.ID]++
+	}
+	r.mu.Unlock()
+	maps.Copy(w.Header(), response.Header)
+	w.WriteHeader(status)
+	if response.Body != "" {
+		_, _ = io.WriteString(w, response.Body)
+	}
+}
+
+func (r *ReceiverServer) end(record *Request) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	record.Done = now
+}
+
+// Requests returns all pushes seen so far, in the order of their arrival.
+func (r *ReceiverServer) Requests() []Request {
+	r.mu.Lock()
+	requests := make([]Request, len(r.requests))
+	for i, request := range r.requests {
+		requests[i] = *request
+	}
+	r.mu.Unlock()
+	slices.SortStableFunc(requests, func(a, b Request) int { return a.Arrived.Compare(b.Arrived) })
+	return requests
+}
+
+// Count is the number of pushes seen so far, repeated ones included.
+func (r *ReceiverServer) Count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.requests)
+}
+
+// IDs counts the pushes seen so far by event id, however they were answered.
+func (r *ReceiverServer) IDs() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.ids)
+}
+
+// Delivered counts the pushes answered 2xx so far by event id.
+func (r *ReceiverServer) Delivered() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.delivered)
+}
+
+// WaitFor waits until n pushes have been seen, repeated ones included.
+func (r *ReceiverServer) WaitFor(n int, timeout time.Duration) {
+	r.t.Helper()
+	if !eventually(timeout, func() bool { return r.Count() >= n }) {
+		r.t.Fatalf("the receiver has seen %d pushes after %v, not %d", r.Count(), timeout, n)
+	}
+}
+
+// WaitForDelivered waits until n different events have been answered 2xx.
+func (r *ReceiverServer) WaitForDelivered(n int, timeout time.Duration) {
+	r.t.Helper()
+	events := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.delivered)
+	}
+	if !eventually(timeout, func() bool { return events() >= n }) {
+		r.t.Fatalf("%d events are delivered after %v, not %d", events(), timeout, n)
+	}
+}

@@ -1,0 +1,222 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	leaseLead    = 10 * time.Millisecond  // the least time between two leases of a lane
+	laneLinger   = 200 * time.Millisecond // a lane whose next slot is no further away is kept
+	laneRenew    = 1500 * time.Millisecond
+	laneRecheck  = 100 * time.Millisecond // a lane that has nothing to lease, or no room, is looked at again
+	roomPatience = 900 * time.Millisecond // how long a claimed lane waits for room: its claim is good for a second
+	laneShutdown = 2 * time.Second        // for giving lanes back after the drain time
+)
+
+// lane is a leased lane while this worker drains it. Its fields belong to the goroutine of drain.
+type lane struct {
+	key     string
+	token   int64
+	out     int       // leased events that are not settled
+	next    time.Time // when the next lease may book something
+	asked   time.Time // when the last lease was taken
+	waiting int64
+	ending  bool // no further lease: the receiver is away, the worker stops, or the lease is lost
+	results chan result
+	todo    *launches          // leased events on their way to their push
+	giveUp  context.CancelFunc // what hasn't started goes back
+}
+
+// result is what became of one leased event.
+type result struct {
+	Settlement
+	healthy bool
+	sleep   time.Duration
+}
+
+// drain pushes a lane's events at their slots for as long as it pays to keep the lease. more says that the lane has more
+// events than the last call of the index told.
+func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struct{}) {
+	if !w.awaitRoom(soft, key) {
+		return
+	}
+	ctx, giveUp := context.WithCancel(soft)
+	defer giveUp()
+	l := &lane{key: key, results: make(chan result, 64), todo: newLaunches(), giveUp: giveUp}
+	w.lease(ctx, hard, l)
+	w.Observer.Leased(l.token != 0)
+	if l.token == 0 {
+		return
+	}
+	launched := make(chan struct{})
+	go func() {
+		defer close(launched)
+		w.launch(ctx, hard, l)
+	}()
+	stopped := soft.Done()
+	for l.token != 0 {
+		timer := time.NewTimer(min(time.Until(w.nextLease(l)), laneRecheck)) // room may come at any time
+		select {
+		case r := <-l.results:
+			w.settle(hard, l, r)
+		case <-stopped:
+			l.ending, stopped = true, nil
+			if l.out == 0 {
+				w.settle(hard, l)
+			}
+		case <-more:
+			if l.waiting == 0 {
+				l.waiting, l.next = 1, l.asked.Add(leaseLead)
+			}
+		case <-timer.C:
+			switch {
+			case l.out == 0 && w.keys.room(l.key) == 0:
+				w.settle(hard, l)
+			case !time.Now().Before(w.nextLease(l)):
+				w.lease(ctx, hard, l)
+			}
+		}
+		timer.Stop()
+	}
+	for ; l.out > 0; l.out-- { // the lease was lost: the others end by themselves
+		<-l.results
+	}
+	l.todo.close()
+	<-launched
+}
+
+// awaitRoom waits until the key may have one more push in flight here. If that takes too long it answers false, and the
+// lane falls due again, here or elsewhere.
+func (w *Worker) awaitRoom(soft context.Context, key string) bool {
+	deadline := time.Now().Add(roomPatience)
+	for wait := leaseLead; w.keys.room(key) == 0; wait = min(2*wait, laneRecheck) {
+		at := time.Now().Add(wait)
+		if at.After(deadline) || sleepUntil(soft, at) != nil {
+			return false
+		}
+	}
+	return soft.Err() == nil
+}
+
+// nextLease is when the lease has to be renewed at the latest, or can book more events.
+func (w *Worker) nextLease(l *lane) time.Time {
+	renew := l.asked.Add(laneRenew)
+	if l.ending {
+		return renew
+	}
+	room, at := w.keys.room(l.key), l.next
+	switch {
+	case room == 0:
+		return renew
+	case room < w.keys.cap/4:
+		at = latest(at, l.asked.Add(leaseLead))
+	}
+	if at.After(renew) {
+		return renew
+	}
+	return at
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// lease renews the lease and books the lane's next events, if there is room for them.
+func (w *Worker) lease(ctx, hard context.Context, l *lane) {
+	r := LeaseRequest{Key: l.key, Token: l.token, Horizon: w.promises.ahead(time.Now())}
+	if !l.ending {
+		r.Max = w.keys.room(l.key)
+	}
+	l.asked = time.Now()
+	until := hard
+	if l.out == 0 {
+		until = ctx // a stop need not wait for an index that is away
+	}
+	var got Lease
+	calls := 0
+	err := w.insist(until, "lease", func(context.Context) (err error) {
+		calls++
+		got, err = w.Index.Lease(hard, r) // what was asked may be granted, and then has to be given back
+		return err
+	})
+	switch {
+	case err != nil && l.token != 0:
+		l.ending = true // the stop: the lease is given back with what was out
+		return
+	case err != nil || got.Token == 0:
+		w.lanes.lookIn(got.Next)
+		l.token = 0
+		l.giveUp()
+		return
+	}
+	// A reply that was lost may have held events, which only the end of the lease gives back.
+	l.ending = l.ending || l.token != 0 && calls > 1
+	w.take(ctx, l, got)
+	if l.out == 0 {
+		l.ending = true
+		w.settle(hard, l)
+	}
+}
+
+// take notes what a lease says and starts its events on their way.
+func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
+	l.token, l.waiting = got.Token, got.Waiting
+	wait := got.Next
+	switch {
+	case wait < 0, wait == 0 && len(got.Events) == 0: // all is leased, or a probe is out
+		wait = laneRecheck
+	case len(got.Events) == 0:
+		wait = max(wait, leaseLead)
+	}
+	l.next = time.Now().Add(wait)
+	l.out += len(got.Events)
+	w.promises.add(len(got.Events))
+	w.keys.book(l.key, len(got.Events))
+	for _, e := range got.Events {
+		l.todo.add(w.fetch(ctx, l.key, e))
+	}
+}
+
+// settle tells the index what became of events, and ends the lease when nothing is out and nothing is due soon.
+func (w *Worker) settle(hard context.Context, l *lane, first ...result) {
+	results := first
+	for len(l.results) > 0 {
+		results = append(results, <-l.results)
+	}
+	req := SettleRequest{Key: l.key, Token: l.token}
+	for _, r := range results {
+		req.Events = append(req.Events, r.Settlement)
+		req.Healthy = req.Healthy || r.healthy
+		req.Sleep = max(req.Sleep, r.sleep)
+	}
+	l.out -= len(results)
+	if req.Sleep > 0 {
+		l.ending = true
+		l.giveUp()
+	}
+	req.Release = l.out == 0 &&
+		(l.ending || l.waiting == 0 || time.Until(l.next) > laneLinger || w.keys.room(l.key) == 0)
+	var info LaneInfo
+	err := w.insistLast(hard, "settle", func(c context.Context) (err error) {
+		info, err = w.Index.Settle(c, req)
+		return err
+	})
+	if err != nil || req.Release {
+		l.token = 0
+	}
+	if err != nil {
+		l.giveUp()
+		return
+	}
+	if req.Release {
+		w.lanes.lookIn(info.Next)
+	}
+	if info.Next >= 0 {
+		l.next = time.Now().Add(info.Next)
+	}
+	l.waiting = info.Waiting
+}

@@ -1,0 +1,55 @@
+package pipeline
+
+import (
+	"errors"
+	"time"
+)
+
+// pushError marks an error of a sink with how the event goes on.
+type pushError struct {
+	err        error
+	permanent  bool
+	away       bool          // the receiver, not this event, is the trouble
+	retryAfter time.Duration // at least so long
+}
+
+func (e *pushError) Error() string { return e.err.Error() }
+func (e *pushError) Unwrap() error { return e.err }
+
+// Permanent marks an error that no further attempt can mend: the event is dead-lettered.
+func Permanent(err error) error { return &pushError{err: err, permanent: true} }
+
+// Unavailable marks an error that concerns the receiver rather than the event (no connection, 429, 503): the whole key
+// waits before the next attempt.
+func Unavailable(err error) error { return &pushError{err: err, away: true} }
+
+// RetryAfter marks an error whose receiver asked for a pause of d: nothing of the key goes before.
+func RetryAfter(err error, d time.Duration) error {
+	return &pushError{err: err, away: true, retryAfter: d}
+}
+
+func markOf(err error) pushError {
+	if e, ok := errors.AsType[*pushError](err); ok {
+		return *e
+	}
+	return pushError{err: err}
+}
+
+// DeadReason is why an event was dead-lettered: the closed set of a dead letter's subject and metric label.
+type DeadReason string
+
+// The reasons. Each names what the operator has to look at.
+const (
+	NoKey     DeadReason = "no_key"     // SLUICE_KEY found nothing in the event
+	BadKey    DeadReason = "bad_key"    // the key is longer than limiter.MaxKey
+	BadHeader DeadReason = "bad_header" // a Sluice- header of the producer can't be read
+	Cost      DeadReason = "cost"       // costs more tokens than the bucket ever holds
+	MaxWait   DeadReason = "max_wait"   // would have waited longer than SLUICE_MAX_WAIT
+	KeyFull   DeadReason = "key_full"   // SLUICE_KEY_MAX_WAITING events of its key wait already
+	Rejected  DeadReason = "rejected"   // the receiver refused it for good
+	Exhausted DeadReason = "exhausted"  // SLUICE_RETRY_FOR or SLUICE_RETRY_MAX is used up
+	TooLarge  DeadReason = "too_large"  // can't be stored in a lane
+)
+
+// DeadReasons lists all reasons.
+var DeadReasons = []DeadReason{NoKey, BadKey, BadHeader, Cost, MaxWait, KeyFull, Rejected, Exhausted, TooLarge}

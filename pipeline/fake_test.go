@@ -1,0 +1,364 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sluice/limiter"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a world in memory around one or more workers: what was published, what was pushed, and where everything is.
+// It checks at every Ack that the event may be forgotten.
+type rig struct {
+	t     *testing.T
+	cfg   Config
+	index *memory
+	sink  *scriptedSink
+	log   *logCounter
+
+	mu      sync.Mutex
+	trace   []string // what was done to events, in order
+	queue   []*delivery
+	arrived chan struct{} // the queue has something
+	seq     uint64
+	bodies  map[uint64]Event
+	dead    map[uint64]DeadReason
+	acked   map[uint64]time.Time
+	counts  map[string]int // of the observer's calls
+	latency map[Path][]time.Duration
+	workers []*Worker
+	faults  func(call string) fault // of source, lanes and dead letters; nil: none
+	limiter Limiter                 // in place of the index' own; nil: that
+	mayDrop bool
+}
+
+func newRig(t *testing.T) *rig {
+	key, err := ParseKeySpec("subject:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{
+		t: t, index: newMemory(), log: &logCounter{}, arrived: make(chan struct{}, 1), bodies: map[uint64]Event{},
+		dead: map[uint64]DeadReason{}, acked: map[uint64]time.Time{}, counts: map[string]int{},
+		latency: map[Path][]time.Duration{},
+	}
+	r.index.note = r.note
+	r.sink = &scriptedSink{rig: r, pushed: map[uint64]int{}, flying: map[string]int{}, peak: map[string]int{}}
+	r.cfg = Config{
+		Key: key, Concurrency: 256, Drain: 20 * time.Second,
+		Retry: Retry{For: 24 * time.Hour, Base: time.Second, Cap: time.Hour},
+	}
+	return r
+}
+
+// start runs one more worker, changed before. The function that it returns stops it and returns Run's error.
+func (r *rig) start(change ...func(*Worker)) (stop func() error) {
+	r.t.Helper()
+	var lim Limiter = r.index
+	if r.limiter != nil {
+		lim = r.limiter
+	}
+	w := New(r.cfg, Ports{
+		Source: sourceOf{r}, Limiter: lim, Index: indexOf{r.index, fmt.Sprint("worker ", len(r.workers))}, Lanes: lanesOf{r},
+		DeadLetters: lanesOf{r}, Sink: r.sink, Gossip: gossipOf{r, len(r.workers)}, Observer: observerOf{r}, Log: slog.New(r.log),
+	})
+	for _, c := range change {
+		c(w)
+	}
+	r.workers = append(r.workers, w)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// publish puts n events of key into the source.
+func (r *rig) publish(key string, n int, change ...func(*delivery)) {
+	for range n {
+		r.mu.Lock()
+		r.seq++
+		d := &delivery{rig: r, ev: &Event{
+			ID: fmt.Sprintf("EVENTS:%d", r.seq), Subject: "events." + key, Data: []byte("{}"), Time: time.Now(),
+			Source: SourceID{Stream: "EVENTS", Created: 1, Seq: r.seq},
+		}}
+		r.mu.Unlock()
+		for _, c := range change {
+			c(d)
+		}
+		r.offer(d)
+	}
+}
+
+func (r *rig) offer(d *delivery) {
+	r.mu.Lock()
+	r.queue = append(r.queue, d)
+	r.mu.Unlock()
+	select {
+	case r.arrived <- struct{}{}:
+	default:
+	}
+}
+
+func (r *rig) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trace = append(r.trace, fmt.Sprintf(format, args...))
+}
+
+func (r *rig) count(what string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts[what]
+}
+
+func (r *rig) fault(call string) fault {
+	r.mu.Lock()
+	f := r.faults
+	r.mu.Unlock()
+	if f == nil {
+		return noFault
+	}
+	return f(call)
+}
+
+// failing makes calls fail, and no others from now on.
+func (r *rig) failing(calls ...string) {
+	fails := func(call string) fault {
+		if slices.Contains(calls, call) {
+			return notDone
+		}
+		return noFault
+	}
+	r.mu.Lock()
+	r.faults = fails
+	r.mu.Unlock()
+	r.index.mu.Lock()
+	r.index.fault = fails
+	r.index.mu.Unlock()
+}
+
+// promise says how an event is safe though the source forgets it; "" if it isn't.
+func (r *rig) promise(src uint64) string {
+	if r.sink.times(src) > 0 {
+		return "pushed"
+	}
+	r.mu.Lock()
+	reason, body := r.dead[src], r.bodies[laneSeq(src)]
+	r.mu.Unlock()
+	if reason != "" {
+		return "dead"
+	}
+	if body.Key != "" && r.index.knows(body.Key, laneSeq(src)) {
+		return "parked"
+	}
+	if r.mayDrop {
+		return "dropped"
+	}
+	return ""
+}
+
+// rest says what is left anywhere but at its end.
+func (r *rig) rest() (left []string) {
+	left = r.index.left()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.queue {
+		left = append(left, "source: "+d.ev.ID)
+	}
+	for seq, ev := range r.bodies {
+		left = append(left, fmt.Sprintf("lane %s: body %d", ev.Key, seq))
+	}
+	return left
+}
+
+// laneSeq is where an event of the source lies in the lanes, however often it is stored.
+func laneSeq(src uint64) uint64 { return 1000 + src }
+
+// sourceOf is the source: a queue that every worker takes from.
+type sourceOf struct{ *rig }
+
+func (s sourceOf) Next(ctx context.Context) (Delivery, error) {
+	for {
+		s.mu.Lock()
+		if len(s.queue) > 0 {
+			d := s.queue[0]
+			s.queue = s.queue[1:]
+			d.open = true
+			more := len(s.queue) > 0
+			s.mu.Unlock()
+			if more {
+				s.wake()
+			}
+			return d, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.arrived:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s sourceOf) wake() {
+	select {
+	case s.arrived <- struct{}{}:
+	default:
+	}
+}
+
+type delivery struct {
+	rig         *rig
+	ev          *Event
+	redelivered bool
+	open        bool
+}
+
+func (d *delivery) Event() *Event     { return d.ev }
+func (d *delivery) Redelivered() bool { return d.redelivered }
+
+func (d *delivery) Ack() {
+	src := d.ev.Source.Seq
+	if p := d.rig.promise(src); p == "" {
+		d.rig.t.Errorf("event %d was acked without being pushed, parked, dead-lettered or dropped", src)
+	}
+	d.rig.mu.Lock()
+	defer d.rig.mu.Unlock()
+	d.settle("ack")
+	d.rig.acked[src] = time.Now()
+}
+
+func (d *delivery) HandBack() {
+	d.rig.mu.Lock()
+	d.settle("hand back")
+	ev := *d.ev
+	ev.Key, ev.Cost, ev.Attempt, ev.First = "", 0, 0, time.Time{}
+	d.rig.mu.Unlock()
+	d.rig.offer(&delivery{rig: d.rig, ev: &ev, redelivered: true})
+}
+
+func (d *delivery) settle(how string) {
+	if !d.open {
+		d.rig.t.Errorf("event %d was settled twice, the second time by %s", d.ev.Source.Seq, how)
+	}
+	d.open = false
+	d.rig.trace = append(d.rig.trace, how)
+}
+
+// lanesOf keeps bodies and dead letters.
+type lanesOf struct{ *rig }
+
+func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
+	f := l.fault("append")
+	if f == notDone || ctx.Err() != nil {
+		l.note("append fails")
+		return 0, errFault
+	}
+	if string(ev.Data) == "too large" {
+		return 0, fmt.Errorf("storing: %w", ErrTooLarge)
+	}
+	l.mu.Lock()
+	seq := laneSeq(ev.Source.Seq)
+	copied := *ev
+	l.bodies[seq] = copied
+	l.mu.Unlock()
+	l.note("append")
+	if f == replyLost {
+		return 0, errFault
+	}
+	return seq, nil
+}
+
+func (l lanesOf) Read(ctx context.Context, key string, seq uint64) (*Event, error) {
+	if l.fault("read") != noFault || ctx.Err() != nil {
+		return nil, errFault
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ev, ok := l.bodies[seq]
+	if !ok || ev.Key != key {
+		return nil, ErrGone
+	}
+	return &ev, nil
+}
+
+func (l lanesOf) Delete(ctx context.Context, _ string, seq uint64) error {
+	f := l.fault("delete")
+	if f == notDone || ctx.Err() != nil {
+		return errFault
+	}
+	l.mu.Lock()
+	delete(l.bodies, seq)
+	l.mu.Unlock()
+	l.note("delete")
+	if f == replyLost {
+		return errFault
+	}
+	return nil
+}
+
+func (l lanesOf) Bury(ctx context.Context, ev *Event, reason DeadReason, _ error) error {
+	f := l.fault("bury")
+	if f == notDone || ctx.Err() != nil {
+		return errFault
+	}
+	l.mu.Lock()
+	l.dead[ev.Source.Seq] = reason
+	l.mu.Unlock()
+	l.note("bury %s", reason)
+	if f == replyLost {
+		return errFault
+	}
+	return nil
+}
+
+// gossipOf tells the other workers at once.
+type gossipOf struct {
+	*rig
+	from int
+}
+
+func (g gossipOf) Cooling(key string, d time.Duration) {
+	for i, w := range g.workers {
+		if i != g.from {
+			w.Cooling(key, d)
+		}
+	}
+}
+
+type observerOf struct{ *rig }
+
+func (o observerOf) add(what string, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.counts[what] += n
+}
+
+func (o observerOf) Received(bool)               { o.add("received", 1) }
+func (o observerOf) Throttled(r limiter.Reason)  { o.add(string("throttled "+r), 1) }
+func (o observerOf) Parked()                     { o.add("parked", 1) }
+func (o observerOf) Settled(c Outcome)           { o.add(string(c), 1) }
+func (o observerOf) Pushed(error, time.Duration) { o.add("pushed", 1) }
+func (o observerOf) LaneWait(time.Duration)      { o.add("lane waits", 1) }
+func (o observerOf) InFlight(delta int)          { o.add("in flight", delta) }
+func (o observerOf) HeldNow(delta int)           { o.add("held", delta) }
+func (o observerOf) Late()                       { o.add("late", 1) }
+func (o observerOf) Leased(bool)                 { o.add("leases", 1) }
+
+func (o observerOf) Latency(p Path, d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.latency[p] = append(o.latency[p], d)
+}

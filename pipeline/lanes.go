@@ -1,0 +1,160 @@
+package pipeline
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	maxLanes   = 4096 // drained by a worker at once
+	claimPause = 2 * time.Millisecond
+	sweepEvery = 5 * time.Second
+)
+
+// laneTable knows which lanes this worker drains, and when the next one is due.
+type laneTable struct {
+	mu      sync.Mutex
+	drained map[string]*drained
+	look    time.Time     // when the next lane is due
+	pause   time.Time     // until when there is no other claim
+	nudge   chan struct{} // look became earlier
+}
+
+// drained is a lane that is being drained.
+type drained struct {
+	more  chan struct{} // this worker has parked an event in it; holds one
+	again bool          // it was claimed once more meanwhile
+}
+
+func newLaneTable() *laneTable {
+	return &laneTable{drained: map[string]*drained{}, nudge: make(chan struct{}, 1)}
+}
+
+// lookIn says that a lane is due in d; d < 0 says nothing.
+func (t *laneTable) lookIn(d time.Duration) {
+	if d < 0 {
+		return
+	}
+	at := time.Now().Add(d)
+	t.mu.Lock()
+	earlier := at.Before(t.look)
+	if earlier {
+		t.look = at
+	}
+	t.mu.Unlock()
+	if earlier {
+		select {
+		case t.nudge <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// parked says that the lane of key has one more event and is due in d; d < 0: who drains it looks.
+func (t *laneTable) parked(key string, d time.Duration) {
+	t.lookIn(d)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if lane := t.drained[key]; lane != nil {
+		select {
+		case lane.more <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// begin says that key was claimed. It answers nil if its lane is being drained: that goes on then.
+func (t *laneTable) begin(key string) *drained {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if lane := t.drained[key]; lane != nil {
+		lane.again = true
+		return nil
+	}
+	t.drained[key] = &drained{more: make(chan struct{}, 1)}
+	return t.drained[key]
+}
+
+// end says that a lane is drained. It answers false if the lane was claimed again meanwhile, so that it has to be drained
+// once more: nobody else will look at it for a second.
+func (t *laneTable) end(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if lane := t.drained[key]; lane.again {
+		lane.again = false
+		return false
+	}
+	delete(t.drained, key)
+	return true
+}
+
+// room is how many more lanes may be claimed.
+func (t *laneTable) room() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maxLanes - len(t.drained)
+}
+
+// wait returns when the next lane is due, or when soft ends. What lookIn says from then on counts for the next time.
+func (t *laneTable) wait(soft context.Context) error {
+	for {
+		t.mu.Lock()
+		d := time.Until(latest(t.look, t.pause))
+		if d <= 0 {
+			t.pause = time.Now().Add(claimPause)
+			t.look = t.pause.Add(time.Hour)
+		}
+		t.mu.Unlock()
+		if d <= 0 {
+			return soft.Err()
+		}
+		timer := time.NewTimer(d)
+		select {
+		case <-timer.C:
+		case <-t.nudge:
+		case <-soft.Done():
+			timer.Stop()
+			return soft.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// serveLanes claims lanes as they fall due and drains each in a goroutine, until soft ends; then it waits for them.
+func (w *Worker) serveLanes(soft, hard context.Context) {
+	var draining sync.WaitGroup
+	defer draining.Wait()
+	swept := time.Now()
+	for w.lanes.wait(soft) == nil {
+		if time.Since(swept) > sweepEvery {
+			w.keys.sweep()
+			swept = time.Now()
+		}
+		next := claimPause
+		// While the sink can't keep up with what was promised, other workers may take the lanes.
+		if room := w.lanes.room(); room > 0 && !w.slots.crowded() {
+			var keys []string
+			err := w.insist(soft, "claim lanes", func(ctx context.Context) (err error) {
+				keys, next, err = w.Index.Claim(ctx, room)
+				if len(keys) > 0 {
+					err = nil // some shards answered: their lanes are ours now
+				}
+				return err
+			})
+			if err != nil {
+				return
+			}
+			for _, key := range keys {
+				if lane := w.lanes.begin(key); lane != nil {
+					draining.Go(func() {
+						for w.drain(soft, hard, key, lane.more); !w.lanes.end(key); {
+							w.drain(soft, hard, key, lane.more)
+						}
+					})
+				}
+			}
+		}
+		w.lanes.lookIn(next)
+	}
+}

@@ -1,0 +1,374 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"sluice/limiter"
+)
+
+// Config of a [Worker].
+type Config struct {
+	Key           KeySpec
+	Concurrency   int           // push slots
+	Drain         time.Duration // how long pushes in flight may take when the worker stops
+	MaxWait       time.Duration // the longest expected wait in a lane; 0: any
+	KeyMaxWaiting int64         // the most events of a key that wait; 0: any
+	Drop          bool          // what would wait too long is dropped instead of dead-lettered
+	Retry         Retry
+}
+
+// Ports are the parts of the world a worker works on.
+type Ports struct {
+	Source      Source
+	Limiter     Limiter
+	Index       Index
+	Lanes       Lanes
+	DeadLetters DeadLetters
+	Sink        Sink
+	Gossip      Gossip
+	Observer    Observer
+	Log         *slog.Logger
+}
+
+// Worker carries events from the source to the sink.
+type Worker struct {
+	cfg Config
+	Ports
+
+	slots    *slots
+	keys     *keys
+	promises *promises
+	lanes    *laneTable
+	sample   *sample
+	troubles troubles
+}
+
+// ErrDrainTimeout is the cause that pushes are cut off with when they take longer than Config.Drain after a stop.
+var ErrDrainTimeout = errors.New("cut off: the drain time is over")
+
+// New returns a worker. One key may have an eighth of the push slots in flight.
+func New(cfg Config, ports Ports) *Worker {
+	return &Worker{
+		cfg: cfg, Ports: ports,
+		slots:    newSlots(cfg.Concurrency),
+		keys:     newKeys(max(1, cfg.Concurrency/8)),
+		promises: newPromises(),
+		lanes:    newLaneTable(),
+		sample:   &sample{log: ports.Log},
+	}
+}
+
+// Cooling notes what another worker has learnt: nothing of key may be pushed for d.
+func (w *Worker) Cooling(key string, d time.Duration) { w.keys.cool(key, d) }
+
+// Run works until ctx ends, or until the source is gone (that error is returned). When ctx ends nothing new is started
+// and all that waits is handed back at once; pushes in flight go on for up to Config.Drain. Run returns when every event
+// is settled.
+func (w *Worker) Run(ctx context.Context) error {
+	soft, stop := context.WithCancel(ctx)
+	defer stop()
+	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+
+	var running sync.WaitGroup
+	running.Go(func() { w.serveLanes(soft, hard) })
+	err := w.pull(soft, hard, &running)
+	stop()
+
+	deadline := time.AfterFunc(w.cfg.Drain, func() { cut(ErrDrainTimeout) })
+	defer deadline.Stop()
+	running.Wait()
+	return err
+}
+
+// pull hands every event of the source to a goroutine of its own; the source bounds how many there are.
+func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error {
+	for {
+		d, err := w.Source.Next(soft)
+		if soft.Err() != nil {
+			if err == nil {
+				d.HandBack()
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("source: %w", err)
+		}
+		running.Go(func() { w.handle(soft, hard, d) })
+	}
+}
+
+// handle carries one event from received to settled: read its key, take its tokens, push it; or put it into its lane.
+func (w *Worker) handle(soft, hard context.Context, d Delivery) {
+	w.Observer.Received(d.Redelivered())
+	ev := d.Event()
+	if reason, err := w.admit(ev); err != nil {
+		w.bury(hard, d, reason, err)
+		return
+	}
+	dec, err := w.reserve(soft, d, ev)
+	if err != nil {
+		d.HandBack() // the worker stops
+		return
+	}
+	switch dec.Verdict {
+	case limiter.Go:
+		w.push(hard, d, ev, Direct)
+	case limiter.Hold:
+		w.hold(soft, hard, d, ev, dec)
+	case limiter.Park:
+		w.Observer.Throttled(dec.Reason)
+		w.park(hard, d, ParkRequest{Counted: dec.Counted})
+	case limiter.Overflow:
+		w.Observer.Throttled(dec.Reason)
+		w.overflow(hard, d, dec)
+	case limiter.Never:
+		w.bury(hard, d, Cost, fmt.Errorf("costs %d tokens, more than the limit's burst", ev.Cost))
+	}
+}
+
+// admit reads what the event says about itself.
+func (w *Worker) admit(ev *Event) (DeadReason, error) {
+	var err error
+	if ev.Key, err = w.cfg.Key.Key(ev); err != nil {
+		if errors.Is(err, ErrBadKey) {
+			return BadKey, err
+		}
+		return NoKey, err
+	}
+	if ev.Cost, err = CostOf(ev.Header); err != nil {
+		return BadHeader, err
+	}
+	w.sample.see(ev)
+	return "", nil
+}
+
+// reserve takes the event's tokens. For Go it returns with a push slot and a place of the key taken; else with neither.
+// While the limiter can't answer, events stay in the source and take no slots. An error means that the worker stops.
+func (w *Worker) reserve(soft context.Context, d Delivery, ev *Event) (dec limiter.Decision, err error) {
+	if d.Redelivered() {
+		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Redeliver}, nil
+	}
+	if w.keys.queued(ev.Key, w.cfg.MaxWait, w.cfg.KeyMaxWaiting) {
+		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.LaneAhead}, nil
+	}
+	err = w.insist(soft, "reserve", func(ctx context.Context) (err error) {
+		dec, err = w.ask(ctx, ev)
+		return err
+	})
+	w.keys.decided(ev.Key, dec)
+	return dec, err
+}
+
+// ask is reserve without patience. The push slot comes before the tokens, so that a token never waits for one.
+func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) {
+	if err := w.slots.acquire(soft, false); err != nil {
+		return limiter.Decision{}, err
+	}
+	if !w.keys.enter(ev.Key) {
+		w.slots.release()
+		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.KeyCap}, nil
+	}
+	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.promises.ahead(time.Now()))
+	if err == nil && dec.Verdict == limiter.Go && w.late(dec.Stale) {
+		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.promises.ahead(time.Now()))
+	}
+	switch {
+	case err != nil || dec.Verdict != limiter.Go:
+	case w.keys.cooling(ev.Key):
+		dec = limiter.Decision{Verdict: limiter.Park, Reason: limiter.Cooling} // the limiter doesn't know it yet
+	case w.late(dec.Stale):
+		dec = limiter.Decision{Verdict: limiter.Park, Reason: limiter.Busy}
+	default:
+		return dec, nil
+	}
+	w.giveUpSlot(ev.Key)
+	return dec, err
+}
+
+func (w *Worker) giveUpSlot(key string) {
+	w.keys.leave(key)
+	w.slots.release()
+}
+
+// late says, and counts, that tokens have become too old to be used.
+func (w *Worker) late(stale time.Time) bool {
+	now := time.Now()
+	if !now.After(stale) {
+		return false
+	}
+	w.missed()
+	return true
+}
+
+// missed counts tokens that had become too old.
+func (w *Worker) missed() {
+	w.promises.broken(time.Now())
+	w.Observer.Late()
+}
+
+// hold waits for the event's slot and pushes it then.
+func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec limiter.Decision) {
+	w.promises.add(1)
+	w.Observer.HeldNow(1)
+	err := sleepUntil(soft, dec.At)
+	if err == nil {
+		err = w.slots.acquire(soft, true)
+	}
+	w.promises.add(-1)
+	w.Observer.HeldNow(-1)
+	if err != nil {
+		d.HandBack()
+		return
+	}
+	if reason := w.hindrance(ev.Key, dec.Stale); reason != "" {
+		w.slots.release()
+		w.Observer.Throttled(reason)
+		w.park(hard, d, ParkRequest{})
+		return
+	}
+	w.push(hard, d, ev, Held)
+}
+
+// hindrance says why an event whose slot has come can't be pushed after all; if nothing does, the key's place is taken.
+func (w *Worker) hindrance(key string, stale time.Time) limiter.Reason {
+	switch {
+	case w.keys.cooling(key):
+		return limiter.Cooling
+	case w.late(stale):
+		return limiter.Busy
+	case !w.keys.enter(key):
+		return limiter.KeyCap
+	}
+	return ""
+}
+
+// push makes one attempt for an event of the source. It gives the push slot and the key's place back.
+func (w *Worker) push(hard context.Context, d Delivery, ev *Event, path Path) {
+	f, err := w.attempt(hard, ev)
+	w.giveUpSlot(ev.Key)
+	switch {
+	case hard.Err() != nil && err != nil:
+		d.HandBack() // cut off by the stop
+	case f.outcome == Delivered:
+		d.Ack()
+		w.Observer.Latency(path, time.Since(ev.Time))
+		w.Observer.Settled(Delivered)
+	case f.outcome == DeadLettered:
+		w.bury(hard, d, f.reason, err)
+	case f.sleep:
+		w.park(hard, d, ParkRequest{Sleep: f.after})
+	default:
+		w.park(hard, d, ParkRequest{After: f.after})
+	}
+}
+
+// attempt pushes the event once and judges the answer. A receiver that is away is left alone by the time it returns.
+func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
+	start := time.Now()
+	ev.Attempt++
+	if ev.First.IsZero() {
+		ev.First = start
+	}
+	w.promises.kept(start)
+	w.Observer.InFlight(1)
+	err := w.safely(hard, ev)
+	w.Observer.InFlight(-1)
+	w.Observer.Pushed(err, time.Since(start))
+	f := w.cfg.Retry.judge(ev, err, time.Now(), draw())
+	if f.sleep && hard.Err() == nil {
+		w.cool(ev.Key, f.after)
+	}
+	if err != nil {
+		w.Log.Warn("push failed", "id", ev.ID, "key", ev.Key, "attempt", ev.Attempt, "outcome", f.outcome,
+			"again_in", f.after, "key_waits", f.sleep, "err", err)
+	}
+	return f, err
+}
+
+// safely turns a panic of the sink into an error: one bad event must not take the others down.
+func (w *Worker) safely(ctx context.Context, ev *Event) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the sink panicked: %v", p)
+			w.Log.Error("the sink panicked", "id", ev.ID, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	return w.Sink.Push(ctx, ev)
+}
+
+func (w *Worker) cool(key string, d time.Duration) {
+	w.keys.cool(key, d)
+	w.Gossip.Cooling(key, d)
+}
+
+// park stores the event's body, then its place in the lane, and only then lets the source forget it.
+func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
+	ev := d.Event()
+	var seq uint64
+	err := w.insist(hard, "store in lane", func(ctx context.Context) (err error) {
+		seq, err = w.Lanes.Append(ctx, ev)
+		return err
+	})
+	if errors.Is(err, ErrTooLarge) {
+		w.bury(hard, d, TooLarge, err)
+		return
+	}
+	var info LaneInfo
+	if err == nil {
+		r.Key, r.Entry = ev.Key, entryOf(ev, seq)
+		err = w.insist(hard, "park", func(ctx context.Context) (err error) {
+			info, err = w.Index.Park(ctx, r)
+			return err
+		})
+	}
+	if err != nil {
+		d.HandBack() // the worker stops; whoever gets the event parks it again
+		return
+	}
+	d.Ack()
+	w.Observer.Parked()
+	w.keys.parked(ev.Key, info)
+	w.lanes.parked(ev.Key, info.Next)
+}
+
+func entryOf(ev *Event, seq uint64) Entry {
+	return Entry{Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First}
+}
+
+// overflow ends an event that would wait too long.
+func (w *Worker) overflow(hard context.Context, d Delivery, dec limiter.Decision) {
+	if w.cfg.Drop {
+		d.Ack()
+		w.Observer.Settled(Dropped)
+		return
+	}
+	reason := MaxWait
+	if w.cfg.KeyMaxWaiting > 0 && dec.Ahead >= w.cfg.KeyMaxWaiting {
+		reason = KeyFull
+	}
+	w.bury(hard, d, reason, fmt.Errorf("would have waited %s behind %d events", dec.Wait.Round(time.Millisecond), dec.Ahead))
+}
+
+// bury stores a dead letter, and only then lets the source forget the event.
+func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause error) {
+	if err := w.intern(hard, d.Event(), reason, cause); err != nil {
+		d.HandBack()
+		return
+	}
+	d.Ack()
+	w.Observer.Settled(DeadLettered)
+}
+
+func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
+	w.Log.Warn("dead letter", "id", ev.ID, "key", ev.Key, "reason", reason, "attempts", ev.Attempt, "err", cause)
+	return w.insist(hard, "dead-letter", func(ctx context.Context) error {
+		return w.DeadLetters.Bury(ctx, ev, reason, cause)
+	})
+}

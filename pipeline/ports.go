@@ -1,0 +1,225 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"sluice/limiter"
+)
+
+// Event is one event on its way from the source to the sink.
+type Event struct {
+	ID      string // the same on every attempt; printable ASCII
+	Key     string // who is limited: any bytes, 1 to limiter.MaxKey
+	Subject string // the subject the producer published to
+	Header  Header // the producer's headers, under their own names
+	Data    []byte
+	Time    time.Time // when the source stored it
+	Source  SourceID
+	Cost    int64     // tokens it takes, at least 1
+	Attempt int       // pushes started so far
+	First   time.Time // when the first push started; zero before
+}
+
+// Header holds an event's headers. Lookup ignores case; stored names keep the producer's spelling.
+type Header map[string][]string
+
+// Get returns the first value of the header name in any spelling, or "".
+func (h Header) Get(name string) string {
+	if v, ok := h[name]; ok && len(v) > 0 {
+		return v[0]
+	}
+	for k, v := range h {
+		if len(v) > 0 && strings.EqualFold(k, name) {
+			return v[0]
+		}
+	}
+	return ""
+}
+
+// SourceID is the identity of an event in the source: what stays the same however often it is delivered or stored again.
+type SourceID struct {
+	Stream  string
+	Created int64 // creation time of the stream, Unix nanoseconds: a re-created stream counts from 1 again
+	Seq     uint64
+}
+
+// String is the value of the Sluice-Source header: <stream>:<created>:<seq>.
+func (s SourceID) String() string {
+	return s.Stream + ":" + strconv.FormatInt(s.Created, 10) + ":" + strconv.FormatUint(s.Seq, 10)
+}
+
+// ParseSourceID reads what [SourceID.String] wrote.
+func ParseSourceID(s string) (SourceID, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) == 3 && parts[0] != "" {
+		created, err1 := strconv.ParseInt(parts[1], 10, 64)
+		seq, err2 := strconv.ParseUint(parts[2], 10, 64)
+		if err1 == nil && err2 == nil {
+			return SourceID{Stream: parts[0], Created: created, Seq: seq}, nil
+		}
+	}
+	return SourceID{}, fmt.Errorf("%q is not <stream>:<created>:<seq>", s)
+}
+
+// Source hands out the events of the producers' stream.
+type Source interface {
+	// Next blocks until there is an event, or ctx ends. Any other error is final: the source is gone, and the worker ends
+	// with it. The caller settles every delivery with exactly one of Ack or HandBack.
+	Next(ctx context.Context) (Delivery, error)
+}
+
+// Delivery is an event with the right to settle it in the source. Until it is settled the source keeps it from others,
+// however long that takes.
+type Delivery interface {
+	// Event is the event without a key (the page derives it). It may be changed by its holder.
+	Event() *Event
+	// Redelivered says that the event was delivered before, so that it may be in its lane, or pushed, already.
+	Redelivered() bool
+	// Ack says that the event needs the source no more: pushed, stored in its lane, dead-lettered or dropped.
+	Ack()
+	// HandBack gives the event back at once, to be delivered again.
+	HandBack()
+}
+
+// ErrGone says that a lane holds no such body any more: the event was settled.
+var ErrGone = errors.New("the event is no longer in its lane")
+
+// ErrTooLarge says that an event can't be stored, whatever is tried.
+var ErrTooLarge = errors.New("the event doesn't fit into a stored message")
+
+// Lanes keeps the bodies of waiting events.
+type Lanes interface {
+	// Append stores ev and returns its sequence once it is safe. The same event (by Source) stored again within a minute
+	// gives the first sequence. On an error the event may or may not be stored; append again.
+	Append(ctx context.Context, ev *Event) (seq uint64, err error)
+	// Read returns the event that Append stored, or [ErrGone].
+	Read(ctx context.Context, key string, seq uint64) (*Event, error)
+	// Delete removes a body. One that is gone already is no error.
+	Delete(ctx context.Context, key string, seq uint64) error
+}
+
+// DeadLetters keeps the events that can't be delivered.
+type DeadLetters interface {
+	// Bury stores ev with its reason, once per event and reason, and returns when that is safe. cause is what the
+	// operator reads; it holds no secrets.
+	Bury(ctx context.Context, ev *Event, reason DeadReason, cause error) error
+}
+
+// Sink pushes events to the receiver.
+type Sink interface {
+	// Name is the value of the metrics' label sink.
+	Name() string
+	// Push delivers one attempt. ev.Attempt counts from 1 and ev is not changed. nil is delivered; how else the event goes
+	// on is said by [Permanent], [Unavailable] and [RetryAfter]; any other error is retried. The error's text goes into
+	// logs and dead letters: no secrets, no URL with its user or query.
+	Push(ctx context.Context, ev *Event) error
+}
+
+// Limiter says when an event may go.
+type Limiter interface {
+	// Reserve asks for cost tokens of key, at a slot at most horizon ahead; a horizon below 0 takes none and asks only where
+	// the event waits. An error says nothing about whether tokens were taken; asking again may waste some, never exceed the
+	// limit.
+	Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error)
+}
+
+// Entry is a waiting event as the lane index knows it: all but its body.
+type Entry struct {
+	Seq     uint64 // of the body in the lanes
+	Order   uint64 // place in the source; events of a lane leave in this order
+	Attempt int
+	Cost    int64
+	First   time.Time // when the first push started; zero before. Kept to the millisecond
+}
+
+// LaneInfo is what is known of a lane after a call.
+type LaneInfo struct {
+	Waiting int64         // events that wait
+	Next    time.Duration // from now: when the lane should be looked at next; < 0: no need
+}
+
+// ParkRequest puts one event into its lane.
+type ParkRequest struct {
+	Key     string
+	Entry   Entry
+	Counted bool          // the Decision's: a reservation told the index to expect this event
+	After   time.Duration // > 0: the event's own earliest next attempt, from now
+	Sleep   time.Duration // > 0: the receiver is away: nothing of the key goes before, from now
+}
+
+// Leased is one event that a lease gives the right to push.
+type Leased struct {
+	Entry
+	At    time.Time // its slot, by this process' monotonic clock
+	Stale time.Time // when its tokens are too old to be used
+}
+
+// LeaseRequest asks for the next events of a lane.
+type LeaseRequest struct {
+	Key     string
+	Token   int64 // of the lease held; 0: a new one
+	Max     int   // at most so many events; 0 only renews
+	Horizon time.Duration
+}
+
+// Lease is the right to push some events of a lane, exclusive until it runs out.
+type Lease struct {
+	Token  int64 // 0: not granted (held by another worker, cooling, paused, empty)
+	Events []Leased
+	LaneInfo
+}
+
+// Fate is what became of a leased event.
+type Fate uint8
+
+const (
+	// Done: it needs the lane no more.
+	Done Fate = iota
+	// Back: it waits again, with Attempt and First as in the entry.
+	Back
+)
+
+// Settlement says what became of one leased event.
+type Settlement struct {
+	Was   Entry // as leased
+	Now   Entry // as it goes back; ignored for Done
+	Fate  Fate
+	After time.Duration // Back: its own earliest next attempt, from now; 0: as its lane goes
+}
+
+// SettleRequest settles events of one lease.
+type SettleRequest struct {
+	Key     string
+	Token   int64
+	Events  []Settlement
+	Release bool          // the lease ends; whatever is still leased under it goes back
+	Healthy bool          // the receiver answered well: the lane is no longer probing
+	Sleep   time.Duration // > 0: the receiver is away: nothing of the key goes before, from now
+}
+
+// ErrFenced says that a lease ran out and another worker holds the lane: nothing was changed.
+var ErrFenced = errors.New("the lease has passed to another worker")
+
+// Index keeps the order, the times and the leases of all lanes, shared by all workers. Every call may be repeated after
+// an error.
+type Index interface {
+	// Park adds an event whose body is stored.
+	Park(ctx context.Context, r ParkRequest) (LaneInfo, error)
+	// Claim takes up to max keys whose lanes are due, and says when to look again at the latest.
+	Claim(ctx context.Context, max int) (keys []string, next time.Duration, err error)
+	// Lease takes or renews a lease and books the slots of its next events.
+	Lease(ctx context.Context, r LeaseRequest) (Lease, error)
+	// Settle ends leased events, and the lease if asked. ErrFenced: another worker goes on with them.
+	Settle(ctx context.Context, r SettleRequest) (LaneInfo, error)
+}
+
+// Gossip tells other workers what they would otherwise learn too late.
+type Gossip interface {
+	// Cooling says that nothing of key may be pushed for d. It is a hint: it may be lost.
+	Cooling(key string, d time.Duration)
+}

@@ -1,0 +1,177 @@
+package pipeline
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice/limiter"
+)
+
+func TestHorizonHalvesWhileTokensAreLateAndGrowsBack(t *testing.T) {
+	t.Parallel()
+	p, now := newPromises(), time.Now()
+	second := func(pushed, late int) time.Duration {
+		for range pushed {
+			p.kept(now)
+		}
+		for range late {
+			p.broken(now)
+		}
+		now = now.Add(time.Second)
+		return p.ahead(now)
+	}
+	for i, tt := range []struct {
+		pushed, late int
+		want         time.Duration
+	}{
+		{100, 0, time.Second},
+		{99, 1, time.Second}, // not more than 1 %
+		{98, 2, 500 * time.Millisecond},
+		{0, 1, 250 * time.Millisecond},
+		{10, 10, 125 * time.Millisecond},
+		{10, 10, 62500 * time.Microsecond},
+		{10, 10, 50 * time.Millisecond},
+		{10, 10, 50 * time.Millisecond},
+		{100, 0, 62500 * time.Microsecond},
+		{0, 0, 78125 * time.Microsecond},
+	} {
+		if got := second(tt.pushed, tt.late); got != tt.want {
+			t.Errorf("second %d, %d pushed and %d late: horizon %s, want %s", i, tt.pushed, tt.late, got, tt.want)
+		}
+	}
+	for range 20 {
+		second(1, 0)
+	}
+	if got := second(1, 0); got != time.Second {
+		t.Errorf("horizon at last %s, want 1s", got)
+	}
+}
+
+func TestPromisesAreBoundedByWhatWasPushedInTheLastSecond(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct {
+		pushed int
+		after  time.Duration
+		made   int
+		none   bool
+	}{
+		{0, 0, 63, false},
+		{0, 0, 64, true},
+		{500, 0, 499, false},
+		{500, 0, 500, true},
+		{500, time.Second, 499, false}, // in the second before
+		{500, 2 * time.Second, 64, true},
+	} {
+		p := newPromises()
+		for range tt.pushed {
+			p.kept(now)
+		}
+		p.add(tt.made)
+		if got := p.ahead(now.Add(tt.after)); (got == 0) != tt.none {
+			t.Errorf("%d pushed, %d promised %s later: horizon %s, want none: %t", tt.pushed, tt.made, tt.after, got, tt.none)
+		}
+	}
+}
+
+func TestWorkerThatHasPromisedEnoughAsksForNoSlots(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		l := &decisions{}
+		for range 66 {
+			l.answers = append(l.answers, holdFor(time.Second))
+		}
+		r.limiter = l
+		stop := r.start()
+		for range 66 {
+			r.publish("a", 1)
+			synctest.Wait()
+		}
+		for i, h := range l.horizons {
+			if want := i < 64; (h > 0) != want {
+				t.Errorf("reservation %d was made with a horizon of %s, want one: %t", i, h, want)
+			}
+		}
+		_ = stop()
+	})
+}
+
+func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const hour, cap = time.Hour, 100
+		k := newKeys(4)
+		queued := func() bool { return k.queued("a", hour, cap) }
+		if queued() {
+			t.Error("an unknown key is believed to have a lane")
+		}
+		k.parked("a", LaneInfo{Waiting: 1})
+		if queued() {
+			t.Error("a lane of one event is believed to last")
+		}
+		k.parked("a", LaneInfo{Waiting: 2})
+		if queued() {
+			t.Error("a lane whose wait isn't known is believed to be within the longest wait")
+		}
+		k.decided("a", limiter.Decision{Wait: 3 * time.Minute, Ahead: 2})
+		if !queued() || k.part[0].m == nil {
+			t.Error("the limiter is asked about a key with a lane of 2")
+		}
+		for range cap/10*9 - 3 {
+			if !queued() && time.Duration(k.state("a").waiting+1)*time.Minute <= 54*time.Minute {
+				t.Fatalf("the limiter is asked about a key with a lane of %d", k.state("a").waiting)
+			}
+		}
+		if n := k.state("a").waiting; n != 54 {
+			t.Errorf("%d events wait when the limiter is asked again, want 54: nine tenths of an hour", n)
+		}
+		for range 10 {
+			time.Sleep(150 * time.Millisecond)
+			k.parked("a", LaneInfo{Waiting: 2})
+		}
+		if queued() {
+			t.Error("what the limiter said 1.5s ago is relied on")
+		}
+		time.Sleep(laneMemory)
+		k.sweep()
+		if k.state("a") != nil {
+			t.Error("a lane is remembered for longer than its time")
+		}
+	})
+}
+
+// state is what is known of key; nil: nothing.
+func (k *keys) state(key string) (found *keyState) {
+	k.known(key, func(s *keyState) { found = s })
+	return found
+}
+
+func TestKeyIsForgottenWhenNothingOfItIsInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeys(2)
+		if !k.enter("a") || !k.enter("a") || k.enter("a") {
+			t.Error("not exactly two pushes of a key may be in flight")
+		}
+		k.leave("a")
+		k.book("a", 1)
+		if n := k.room("a"); n != 0 {
+			t.Errorf("room for %d with one in flight and one leased, want 0", n)
+		}
+		k.leave("a")
+		k.book("a", -1)
+		if n := k.room("a"); n != 2 || k.state("a") != nil {
+			t.Errorf("room for %d at rest, want 2 and nothing remembered", n)
+		}
+		k.cool("a", time.Second)
+		k.cool("a", time.Millisecond) // a shorter one takes nothing back
+		time.Sleep(999 * time.Millisecond)
+		if !k.cooling("a") || k.room("a") != 0 {
+			t.Error("a key that cools for a second is awake after 999ms")
+		}
+		time.Sleep(time.Millisecond)
+		if k.cooling("a") || k.room("a") != 2 {
+			t.Error("a key that cools for a second sleeps after a second")
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// insist calls fn until it succeeds: nothing may go on before it has. It gives up when ctx ends or nothing can help.
+func (w *Worker) insist(ctx context.Context, what string, fn func(context.Context) error) error {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := fn(ctx)
+		if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrFenced) || errors.Is(err, ErrGone) {
+			w.troubles.over(w.Log, what)
+			return err
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		w.troubles.see(w.Log, what, err)
+		if sleepUntil(ctx, time.Now().Add(wait)) != nil {
+			return err
+		}
+	}
+}
+
+// insistLast is insist for what saves the next worker a duplicate: it goes on for a moment after the drain time.
+func (w *Worker) insistLast(hard context.Context, what string, fn func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
+	defer cancel()
+	stop := context.AfterFunc(hard, func() { time.AfterFunc(laneShutdown, cancel) })
+	defer stop()
+	return w.insist(ctx, what, fn)
+}
+
+func sleepUntil(ctx context.Context, t time.Time) error {
+	d := time.Until(t)
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// troubles tells an operator of a call that keeps failing: once when it begins, once in ten seconds while it lasts, once
+// when it is over; however many events wait for it, and however often it works in between.
+type troubles struct {
+	lasting atomic.Int32 // calls that failed when they were last seen
+	mu      sync.Mutex
+	of      map[string]*trouble
+}
+
+type trouble struct {
+	lasts       bool
+	since, told time.Time
+	text        string
+	open        bool // the operator was told of it, and not yet that it is over
+}
+
+const tellAgain = 10 * time.Second
+
+func (t *troubles) see(log *slog.Logger, what string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	s := t.of[what]
+	if s == nil {
+		if t.of == nil {
+			t.of = map[string]*trouble{}
+		}
+		s = &trouble{}
+		t.of[what] = s
+	}
+	if !s.lasts {
+		s.lasts, s.since = true, now
+		t.lasting.Add(1)
+	}
+	if quiet := now.Sub(s.told); quiet < time.Second || quiet < tellAgain && s.text == err.Error() {
+		return
+	}
+	s.told, s.text, s.open = now, err.Error(), true
+	log.Warn("a call keeps failing; events wait for it", "call", what, "for", now.Sub(s.since).Round(time.Millisecond), "err", err)
+}
+
+func (t *troubles) over(log *slog.Logger, what string) {
+	if t.lasting.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.of[what]
+	if s == nil || !s.lasts {
+		return
+	}
+	s.lasts = false
+	t.lasting.Add(-1)
+	if s.open {
+		s.open = false
+		log.Info("the call works again", "call", what, "after", time.Since(s.since).Round(time.Millisecond))
+	}
+}
