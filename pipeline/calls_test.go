@@ -47,6 +47,32 @@ func TestEventsOfALeaseWhoseReplyIsLostComeBack(t *testing.T) {
 	}
 }
 
+func TestEventsOfALostLeaseDoNotWaitForTheOthers(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.index.fallback = limit{every: 500 * time.Millisecond, burst: 1}
+		r.sink.answer = func(string, *Event) answer { return answer{takes: 700 * time.Millisecond} } // some are always out
+		leases := 0
+		r.index.fault = func(call string) fault {
+			if call == "lease" {
+				if leases++; leases == 2 {
+					return replyLost
+				}
+			}
+			return noFault
+		}
+		r.parkWithoutWorker("a", 20)
+		stop, begin := r.start(), time.Now()
+		pass(20 * time.Second)
+		for _, s := range r.sink.of("a") {
+			if at, soon := s.at.Sub(begin), time.Duration(s.src)*500*time.Millisecond+3*time.Second; at > soon {
+				t.Errorf("event %d was pushed after %s, want at most %s", s.src, at, soon)
+			}
+		}
+		r.wantRest(t)
+		_ = stop()
+	})
+}
+
 func TestEmptyLaneWithPushesInFlightIsLookedAtTenTimesASecond(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		r.index.fallback = limit{every: time.Millisecond, burst: 10}
@@ -105,6 +131,103 @@ func TestKeyThatCoolsHereOnlyIsNotLeasedInALoop(t *testing.T) {
 		}
 		pass(1200 * time.Millisecond)
 		r.wantRest(t)
+		_ = stop()
+	})
+}
+
+func TestLaneWhoseKeyBeginsToCoolIsReleased(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.Concurrency = 8 // one at a time, so that the lane is kept from one to the next
+		r.parkWithoutWorker("a", 5)
+		stop := r.start()
+		pass(150 * time.Millisecond)
+		r.workers[0].Cooling("a", 5*time.Second)
+		pass(200 * time.Millisecond)
+		if s := r.index.of("a"); s.token != 0 || len(s.busy) != 0 {
+			t.Errorf("lease %d is held, %d events leased, although nothing of the key may be pushed", s.token, len(s.busy))
+		}
+		_ = stop()
+	})
+}
+
+func TestLaneIsKeptFromOneEventToTheNext(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.Concurrency = 8 // one at a time
+		r.index.fallback = limit{every: 250 * time.Millisecond, burst: 1}
+		r.parkWithoutWorker("a", 40)
+		stop, begin := r.start(), time.Now()
+		pass(10 * time.Second)
+		wantTimes(t, "pushes", r.sink.after("a", begin), every(250*time.Millisecond, 40)...)
+		if n := r.index.made("claim", "", begin); n > 60 {
+			t.Errorf("%d claims in 10s, want at most 60", n)
+		}
+		if n := r.index.made("lease", "a", begin); n > 45 {
+			t.Errorf("%d leases for 40 events, want about one each", n)
+		}
+		if n := r.count("leases"); n > 2 {
+			t.Errorf("the lane was taken %d times, want once", n)
+		}
+		_ = stop()
+	})
+}
+
+func TestWorkerWithoutSlotsLeavesLanesToOthers(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.Concurrency = 8
+		r.sink.answer = func(key string, _ *Event) answer {
+			if key == "late" {
+				return answer{}
+			}
+			return answer{takes: 10 * time.Second}
+		}
+		stop, begin := r.start(), time.Now()
+		for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"} {
+			r.parkWithoutWorker(key, 1) // the ninth waits for a slot
+		}
+		pass(time.Second)
+		r.parkWithoutWorker("late", 1)
+		pass(time.Second)
+		if n := r.index.made("lease", "late", begin); n != 0 {
+			t.Errorf("%d leases by a worker whose slots are taken, want 0", n)
+		}
+		other := r.start()
+		pass(time.Millisecond)
+		wantTimes(t, "push by another worker", r.sink.after("late", begin), 2*time.Second)
+		_, _ = stop(), other()
+	})
+}
+
+func TestLanesOfAClaimThatFailedInPartAreDrained(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.index.fault = func(call string) fault {
+			if call == "claim" {
+				return partly
+			}
+			return noFault
+		}
+		r.parkWithoutWorker("a", 1)
+		stop, begin := r.start(), time.Now()
+		pass(100 * time.Millisecond)
+		wantTimes(t, "push", r.sink.after("a", begin), 0)
+		_ = stop()
+	})
+}
+
+func TestEventsOfAKeyWithALaneAreParkedWithoutAsking(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.MaxWait = time.Hour
+		r.index.maxWait = time.Hour
+		stop, begin := r.start(), time.Now()
+		r.publish("a", 15) // more than the horizon holds
+		pass(10 * time.Millisecond)
+		asked := r.index.made("reserve", "a", begin)
+		for range 100 {
+			r.publish("a", 1)
+			pass(5 * time.Millisecond)
+		}
+		if n := r.index.made("reserve", "a", begin) - asked; n > 10 {
+			t.Errorf("%d reservations for 100 events of a key with a lane, want at most 10", n)
+		}
 		_ = stop()
 	})
 }

@@ -56,7 +56,11 @@ func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struc
 	}()
 	stopped := soft.Done()
 	for l.token != 0 {
-		timer := time.NewTimer(min(time.Until(w.nextLease(l)), laneRecheck)) // room may come at any time
+		wait := time.Until(w.nextLease(l))
+		if w.keys.room(key) == 0 {
+			wait = min(wait, laneRecheck) // room may come at any time
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case r := <-l.results:
 			w.settle(hard, l, r)
@@ -71,7 +75,7 @@ func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struc
 			}
 		case <-timer.C:
 			switch {
-			case l.out == 0 && w.keys.room(l.key) == 0:
+			case l.out == 0 && w.keys.room(key) == 0:
 				w.settle(hard, l)
 			case !time.Now().Before(w.nextLease(l)):
 				w.lease(ctx, hard, l)

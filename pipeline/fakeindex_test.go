@@ -35,6 +35,7 @@ const (
 	noFault   fault = iota
 	notDone         // the call failed before it did anything
 	replyLost       // the call was carried out, and the caller is told that it failed
+	partly          // some of the call failed: there is an answer and an error
 )
 
 var errFault = errors.New("connection reset")

@@ -59,6 +59,8 @@ func (m *memory) Reserve(ctx context.Context, key string, cost int64, horizon ti
 		d.Reason = limiter.Cooling
 	case ahead+len(s.busy) > 0:
 		d.Reason = limiter.LaneAhead
+	case horizon < 0:
+		d.Reason = limiter.Throttled
 	case slot == 0:
 		m.charge(key, s, cost, now)
 		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(m.allowance)}, err

@@ -64,7 +64,7 @@ func (s *scriptedSink) Push(ctx context.Context, ev *Event) error {
 	switch {
 	case err != nil:
 		s.cut = append(s.cut, context.Cause(ctx))
-		return fmt.Errorf("pushing: %w", context.Cause(ctx))
+		return Unavailable(fmt.Errorf("pushing: %w", context.Cause(ctx)))
 	case a.panic:
 		panic("a nil map")
 	case a.err == nil:
@@ -110,7 +110,8 @@ func (m *memory) knows(key string, seq uint64) bool {
 		}
 	}
 	has := func(e Entry) bool { return e.Seq == seq }
-	return slices.ContainsFunc(slices.Collect(maps.Values(s.lane)), has) || slices.ContainsFunc(slices.Collect(maps.Values(s.busy)), has)
+	return slices.ContainsFunc(slices.Collect(maps.Values(s.lane)), has) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(s.busy)), has)
 }
 
 // left lists all that waits or is leased.

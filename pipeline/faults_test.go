@@ -223,7 +223,8 @@ func conserve(t *testing.T, r *rig, seed uint64) {
 	}
 	for _, w := range r.workers {
 		if w.slots.free != r.cfg.Concurrency || w.promises.made != 0 || len(w.lanes.drained) != 0 {
-			t.Errorf("at rest %d slots are free, %d events promised, %d lanes drained", w.slots.free, w.promises.made, len(w.lanes.drained))
+			t.Errorf("at rest %d slots are free, %d events promised, %d lanes drained",
+				w.slots.free, w.promises.made, len(w.lanes.drained))
 		}
 	}
 }

@@ -144,7 +144,8 @@ func (k *keys) queued(key string, maxWait time.Duration, maxWaiting int64) (yes 
 		if !s.lane.After(now) {
 			return
 		}
-		if maxWait > 0 && (s.perEvent == 0 || now.Sub(s.asked) > waitMemory || time.Duration(s.waiting+1)*s.perEvent > maxWait-maxWait/10) {
+		known := s.perEvent > 0 && now.Sub(s.asked) <= waitMemory
+		if maxWait > 0 && (!known || time.Duration(s.waiting+1)*s.perEvent > maxWait-maxWait/10) {
 			return
 		}
 		if maxWaiting > 0 && s.waiting+1 > maxWaiting-maxWaiting/10 {

@@ -140,11 +140,17 @@ func TestOnlyOneEventProbesAReceiverThatFailed(t *testing.T) {
 		if len(starts) != 2 || starts[1].src != 1 || starts[1].attempt != 2 {
 			t.Errorf("pushes within 8s: %+v, want the first and one probe of the same event", starts)
 		}
+		if n := r.index.of("a").fails; n != 1 {
+			t.Errorf("%d failures in a row counted while the second is on its way, want 1", n)
+		}
 		if n := r.index.made("lease", "a", begin.Add(6*time.Second)); n > 25 {
 			t.Errorf("%d calls of lease within 2s of a probe, want at most 25", n)
 		}
 		pass(20 * time.Second)
 		r.wantRest(t)
+		if n := r.index.of("a").fails; n != 0 {
+			t.Errorf("%d failures in a row counted after deliveries, want 0", n)
+		}
 		_ = stop()
 	})
 }
@@ -159,7 +165,7 @@ func TestEventThatFailsAloneComesBackAtItsOwnTime(t *testing.T) {
 			}
 			return answer{}
 		}
-		r.park("a", 6)
+		r.parkWithoutWorker("a", 6)
 		stop, begin := r.start(), time.Now()
 		pass(5 * time.Second)
 		wantTimes(t, "pushes", r.sink.after("a", begin), every(100*time.Millisecond, 8)...)
@@ -238,6 +244,7 @@ func TestDrainEndsQuietlyWhenItsLeaseHasPassed(t *testing.T) {
 func TestLeaseIsRenewedDuringALongPush(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		r.index.fallback = limit{every: time.Minute, burst: 1}
+		r.cfg.Concurrency = 8 // no room for a second event, so that nothing but the renewal is left to ask for
 		r.sink.answer = func(string, *Event) answer { return answer{takes: 12 * time.Second} }
 		stop, begin := r.start(), time.Now()
 		r.park("a", 1)

@@ -12,6 +12,10 @@ func TestOutcomeOfAnAttempt(t *testing.T) {
 	plain := errors.New("status 500")
 	away := Unavailable(errors.New("connection refused"))
 	asked := func(d time.Duration) error { return RetryAfter(errors.New("status 429"), d) }
+	rejected := fate{outcome: DeadLettered, reason: Rejected}
+	exhausted := func(after time.Duration, sleep bool) fate {
+		return fate{outcome: DeadLettered, reason: Exhausted, after: after, sleep: sleep}
+	}
 	retry := Retry{For: time.Hour, Max: 5, Base: time.Second, Cap: time.Minute}
 	tests := map[string]struct {
 		err     error
@@ -22,15 +26,15 @@ func TestOutcomeOfAnAttempt(t *testing.T) {
 	}{
 		"delivered":                       {nil, 1, 0, 0.5, fate{outcome: Delivered}},
 		"delivered at the last":           {nil, 5, 2 * time.Hour, 0.5, fate{outcome: Delivered}},
-		"refused for good":                {Permanent(plain), 1, 0, 0.5, fate{outcome: DeadLettered, reason: Rejected}},
-		"refused for good, wrapped":       {fmt.Errorf("webhook: %w", Permanent(plain)), 1, 0, 0.5, fate{outcome: DeadLettered, reason: Rejected}},
+		"refused for good":                {Permanent(plain), 1, 0, 0.5, rejected},
+		"refused for good, wrapped":       {fmt.Errorf("webhook: %w", Permanent(plain)), 1, 0, 0.5, rejected},
 		"fails alone":                     {plain, 1, 0, 0.5, fate{after: 500 * time.Millisecond}},
 		"fails alone again":               {plain, 3, 0, 0.5, fate{after: 2 * time.Second}},
 		"away":                            {away, 2, 0, 0.5, fate{after: time.Second, sleep: true}},
-		"last attempt":                    {plain, 5, 0, 0.5, fate{outcome: DeadLettered, reason: Exhausted, after: 8 * time.Second}},
-		"too old":                         {plain, 1, time.Hour, 0.5, fate{outcome: DeadLettered, reason: Exhausted, after: 500 * time.Millisecond}},
+		"last attempt":                    {plain, 5, 0, 0.5, exhausted(8*time.Second, false)},
+		"too old":                         {plain, 1, time.Hour, 0.5, exhausted(500*time.Millisecond, false)},
 		"just not too old":                {plain, 1, time.Hour - 1, 0.5, fate{after: 500 * time.Millisecond}},
-		"last attempt, away":              {away, 5, 0, 0.5, fate{outcome: DeadLettered, reason: Exhausted, after: 8 * time.Second, sleep: true}},
+		"last attempt, away":              {away, 5, 0, 0.5, exhausted(8*time.Second, true)},
 		"asked for longer":                {asked(10 * time.Second), 1, 0, 0, fate{after: 10 * time.Second, sleep: true}},
 		"asked for longer, spread":        {asked(10 * time.Second), 1, 0, 0.5, fate{after: 10500 * time.Millisecond, sleep: true}},
 		"asked for little, spread little": {asked(time.Second), 1, 0, 0.5, fate{after: 1050 * time.Millisecond, sleep: true}},

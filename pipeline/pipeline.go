@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sluice/limiter"
@@ -36,6 +37,9 @@ type Ports struct {
 	Log         *slog.Logger
 }
 
+// maxHeld is the most events of the source that wait in memory for a slot: half of what the source hands out at most.
+const maxHeld = 750
+
 // Worker carries events from the source to the sink.
 type Worker struct {
 	cfg Config
@@ -44,6 +48,7 @@ type Worker struct {
 	slots    *slots
 	keys     *keys
 	promises *promises
+	held     atomic.Int64 // events of the source that wait for a slot
 	lanes    *laneTable
 	sample   *sample
 	troubles troubles
@@ -173,11 +178,15 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 	}
 	if !w.keys.enter(ev.Key) {
 		w.slots.release()
-		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.KeyCap}, nil
+		dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, -1) // it may still wait too long
+		if dec.Reason == limiter.Throttled {
+			dec.Reason = limiter.KeyCap
+		}
+		return dec, err
 	}
-	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.promises.ahead(time.Now()))
+	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.horizon())
 	if err == nil && dec.Verdict == limiter.Go && w.late(dec.Stale) {
-		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.promises.ahead(time.Now()))
+		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.horizon())
 	}
 	switch {
 	case err != nil || dec.Verdict != limiter.Go:
@@ -190,6 +199,15 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 	}
 	w.giveUpSlot(ev.Key)
 	return dec, err
+}
+
+// horizon is how far ahead a new event may be promised a slot. Held events keep their place in what the source hands out;
+// the others need room beside them.
+func (w *Worker) horizon() time.Duration {
+	if w.held.Load() >= maxHeld {
+		return 0
+	}
+	return w.promises.ahead(time.Now())
 }
 
 func (w *Worker) giveUpSlot(key string) {
@@ -215,12 +233,14 @@ func (w *Worker) missed() {
 
 // hold waits for the event's slot and pushes it then.
 func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec limiter.Decision) {
+	w.held.Add(1)
 	w.promises.add(1)
 	w.Observer.HeldNow(1)
 	err := sleepUntil(soft, dec.At)
 	if err == nil {
 		err = w.slots.acquire(soft, true)
 	}
+	w.held.Add(-1)
 	w.promises.add(-1)
 	w.Observer.HeldNow(-1)
 	if err != nil {

@@ -130,6 +130,9 @@ func TestParkStoresTheBodyThenThePlaceThenAcks(t *testing.T) {
 		stop := r.start()
 		r.publish("a", 1)
 		r.wantTrace(t, "append, park, ack")
+		if n := r.index.of("a").opening; n != 0 {
+			t.Errorf("%d events on their way into the lane after the park, want 0", n)
+		}
 		if n := r.count("throttled paused"); n != 1 {
 			t.Errorf("%d events throttled because the key is paused, want 1", n)
 		}
@@ -254,10 +257,12 @@ func TestStaleTokenIsAskedForOnceMoreAndThenParked(t *testing.T) {
 		want    string
 		late    int
 	}{
-		"fresh":              {[]func() (limiter.Decision, error){goWithin(0)}, "push, ack", 0},
-		"stale once":         {[]func() (limiter.Decision, error){old, good}, "push, ack", 1},
-		"stale twice":        {[]func() (limiter.Decision, error){old, old}, "append, park, ack", 2},
-		"stale, then parked": {[]func() (limiter.Decision, error){old, decide(limiter.Decision{Verdict: limiter.Park})}, "append, park, ack", 1},
+		"fresh":       {[]func() (limiter.Decision, error){goWithin(0)}, "push, ack", 0},
+		"stale once":  {[]func() (limiter.Decision, error){old, good}, "push, ack", 1},
+		"stale twice": {[]func() (limiter.Decision, error){old, old}, "append, park, ack", 2},
+		"stale, then parked": {
+			[]func() (limiter.Decision, error){old, decide(limiter.Decision{Verdict: limiter.Park})}, "append, park, ack", 1,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

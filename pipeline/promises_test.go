@@ -77,18 +77,22 @@ func TestPromisesAreBoundedByWhatWasPushedInTheLastSecond(t *testing.T) {
 
 func TestWorkerThatHasPromisedEnoughAsksForNoSlots(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
+		const pushed = 100
 		l := &decisions{}
-		for range 66 {
+		for range pushed {
+			l.answers = append(l.answers, goWithin(0))
+		}
+		for range pushed + 2 {
 			l.answers = append(l.answers, holdFor(time.Second))
 		}
 		r.limiter = l
 		stop := r.start()
-		for range 66 {
+		for range 2*pushed + 2 {
 			r.publish("a", 1)
 			synctest.Wait()
 		}
 		for i, h := range l.horizons {
-			if want := i < 64; (h > 0) != want {
+			if want := i < 2*pushed; (h > 0) != want {
 				t.Errorf("reservation %d was made with a horizon of %s, want one: %t", i, h, want)
 			}
 		}
@@ -150,8 +154,10 @@ func TestKeyIsForgottenWhenNothingOfItIsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeys(2)
-		if !k.enter("a") || !k.enter("a") || k.enter("a") {
-			t.Error("not exactly two pushes of a key may be in flight")
+		for i, want := range []bool{true, true, false} {
+			if got := k.enter("a"); got != want {
+				t.Errorf("push %d of a key of which two may be in flight: %t", i+1, got)
+			}
 		}
 		k.leave("a")
 		k.book("a", 1)

@@ -72,6 +72,32 @@ func TestWaitingForASlotEndsWithItsContext(t *testing.T) {
 	})
 }
 
+func TestNoSlotIsTakenAfterItsContextEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(1)
+		refused := 0
+		for range 200 {
+			_ = s.acquire(t.Context(), false)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				if s.acquire(ctx, true) != nil {
+					refused++
+					return
+				}
+				s.release()
+			}()
+			synctest.Wait()
+			s.release() // its turn comes, and the stop before it has noticed
+			cancel()
+			synctest.Wait()
+		}
+		if refused == 0 || s.free != 1 {
+			t.Errorf("%d of 200 refused, %d slots free at rest; want some, and 1", refused, s.free)
+		}
+	})
+}
+
 // A turn that comes at the moment its context ends goes to whoever is next, and is never lost.
 func TestSlotsAreNeverLostNorGivenTwice(t *testing.T) {
 	t.Parallel()

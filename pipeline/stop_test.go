@@ -106,6 +106,14 @@ func TestPushThatOutlastsTheDrainTimeIsCutOffAndHandedBack(t *testing.T) {
 		if left := r.index.left(); !slices.Equal(left, []string{"index of lane: 2 wait, 0 leased"}) {
 			t.Errorf("in the index: %v, want both of the lane, and no lease", left)
 		}
+		if slices.Contains(r.trace, "append fails") {
+			t.Error("an event that was cut off was to be parked")
+		}
+		for _, key := range []string{"direct", "lane"} {
+			if r.workers[0].keys.cooling(key) {
+				t.Errorf("the receiver of %s is taken to be away because the worker stopped", key)
+			}
+		}
 		for _, e := range r.index.of("lane").lane {
 			if e.Attempt != 0 || !e.First.IsZero() {
 				t.Errorf("event %d went back to its lane with attempt %d", e.Seq, e.Attempt)
@@ -140,6 +148,26 @@ func TestStopWaitsForTheReplyToALease(t *testing.T) {
 			t.Errorf("%d leases were asked for, want one in flight at the stop", n)
 		}
 	})
+}
+
+func TestPushesThatAreCutOffDuringACallOfTheIndexAreGivenBack(t *testing.T) {
+	for i := range 40 { // the lease is renewed once in this time
+		drain := 3*time.Second + time.Duration(i)*40*time.Millisecond
+		t.Run(drain.String(), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, r *rig) {
+				r.cfg.Drain = drain
+				r.index.took = 50 * time.Millisecond
+				r.sink.answer = func(string, *Event) answer { return answer{takes: time.Minute} }
+				r.parkWithoutWorker("a", 2)
+				stop := r.start()
+				pass(time.Second)
+				_ = stop()
+				if left := r.index.left(); !slices.Equal(left, []string{"index of a: 2 wait, 0 leased"}) {
+					t.Errorf("in the index: %v, want both events waiting, and no lease", left)
+				}
+			})
+		})
+	}
 }
 
 func TestStopDoesNotWaitForAnIndexThatIsAway(t *testing.T) {

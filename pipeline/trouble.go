@@ -88,7 +88,8 @@ func (t *troubles) see(log *slog.Logger, what string, err error) {
 		return
 	}
 	s.told, s.text, s.open = now, err.Error(), true
-	log.Warn("a call keeps failing; events wait for it", "call", what, "for", now.Sub(s.since).Round(time.Millisecond), "err", err)
+	log.Warn("a call keeps failing; events wait for it", "call", what, "for", now.Sub(s.since).Round(time.Millisecond),
+		"err", err)
 }
 
 func (t *troubles) over(log *slog.Logger, what string) {
