@@ -398,3 +398,17 @@ func TestEveryLimiterKeyExpires(t *testing.T) {
 		}
 	}
 }
+
+// However slow the calls are, a token isn't too old when it arrives.
+func TestSlowCallsLoosenTheAllowance(t *testing.T) {
+	r := newRig(t, "1000/s burst 10")
+	if got := r.allowance(); got != minAllowance {
+		t.Errorf("allowance %s at quick calls, want %s", got, minAllowance)
+	}
+	for range 64 {
+		r.calls.add(300 * time.Millisecond)
+	}
+	if got := r.allowance(); got != 600*time.Millisecond {
+		t.Errorf("allowance %s at calls of 300 ms, want 600 ms", got)
+	}
+}

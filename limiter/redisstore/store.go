@@ -26,9 +26,7 @@ const (
 	leaseTime      = 5 * time.Second
 	lead           = 100 * time.Millisecond // how long before its slot a lane is looked at
 
-	// See Decision.Stale. However slow Redis is, it doesn't loosen the bound beyond the greatest.
-	minAllowance = 20 * time.Millisecond
-	maxAllowance = 100 * time.Millisecond
+	minAllowance = 20 * time.Millisecond // see Decision.Stale
 )
 
 // ErrEpoch says that Redis doesn't hold the state this worker knows: it was lost or is being rebuilt. Nothing was written;
@@ -238,12 +236,13 @@ func (sh *shard) due(d time.Duration) {
 	sh.mu.Unlock()
 }
 
-// allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows.
+// allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows. It
+// has to be longer than a call takes, or every token would be too old when it arrives.
 func (s *Store) allowance() time.Duration {
 	if s.opt.Limit.Unlimited {
 		return time.Hour
 	}
-	a := max(minAllowance, min(2*s.calls.p99(), maxAllowance))
+	a := max(minAllowance, 2*s.calls.p99())
 	if s.class.Num > 0 {
 		a = max(a, s.class.Every())
 	}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// adminPortTries is how many ports are tried, counted from the default one, when the default one is taken.
+const adminPortTries = 20
+
+const adminIndex = `sluice
+/metrics  Prometheus metrics
+/healthz  200 while the process lives
+/readyz   200 when connected and not draining, with details
+`
+
+// newAdmin serves metrics and probes. ready says whether the worker takes events, and details for people to read; it is
+// called once per probe, from any goroutine.
+func newAdmin(reg *prometheus.Registry, ready func() (bool, map[string]string)) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { writeReady(w, ready) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, adminIndex) })
+	return mux
+}
+
+func writeText(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, text) // the caller went away: nothing to be done
+}
+
+func writeReady(w http.ResponseWriter, ready func() (bool, map[string]string)) {
+	ok, details := ready()
+	status, code := "ready", http.StatusOK
+	if !ok {
+		status, code = "not ready", http.StatusServiceUnavailable
+	}
+	if details == nil {
+		details = map[string]string{}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(struct {
+		Status  string            `json:"status"`
+		Details map[string]string `json:"details"`
+	}{status, details})
+}
+
+// serveAdmin serves handler on ln until ctx ends. Probes in flight then get two seconds to finish.
+func serveAdmin(ctx context.Context, ln net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serving %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		_ = server.Close()
+	}
+	<-served
+	return nil
+}
+
+// listenAdmin listens on addr. When addr is taken and was not asked for explicitly, the next free port of the same host
+// is taken instead, so that several workers run on one machine without any setting.
+func listenAdmin(addr string, explicit bool, log *slog.Logger) (net.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err == nil {
+		return ln, nil
+	}
+	const remedy = "set SLUICE_ADMIN_ADDR to a free host:port"
+	if explicit || !errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%w; %s", err, remedy)
+	}
+	host, portText, splitErr := net.SplitHostPort(addr)
+	port, portErr := strconv.Atoi(portText)
+	if splitErr != nil || portErr != nil {
+		return nil, fmt.Errorf("%w; %s", err, remedy)
+	}
+	for next := port + 1; next < port+adminPortTries; next++ {
+		ln, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(next)))
+		if err == nil {
+			log.Info("admin address is taken, using the next free port", "taken", addr, "addr", ln.Addr().String())
+			return ln, nil
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("%d ports from %s on are taken: %w; %s", adminPortTries, addr, err, remedy)
+}

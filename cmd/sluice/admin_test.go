@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func adminAnswer(t *testing.T, handler http.Handler, method, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestAdminServesMetricsAndProbes(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_test_total", Help: "test"})
+	reg.MustRegister(counter)
+	counter.Add(3)
+	handler := newAdmin(reg, func() (bool, map[string]string) { return true, map[string]string{"redis": "up"} })
+	cases := []struct {
+		method, path string
+		code         int
+		body         string
+	}{
+		{"GET", "/metrics", 200, "\nsluice_test_total 3\n"},
+		{"GET", "/healthz", 200, "ok\n"},
+		{"GET", "/readyz", 200, `{"status":"ready","details":{"redis":"up"}}`},
+		{"GET", "/", 200, "/metrics"},
+		{"HEAD", "/healthz", 200, ""},
+		{"GET", "/other", 404, ""},
+		{"POST", "/healthz", 405, ""},
+	}
+	for _, c := range cases {
+		code, body := adminAnswer(t, handler, c.method, c.path)
+		if code != c.code || !strings.Contains(body, c.body) {
+			t.Errorf("%s %s: got %d %q, want %d with %q", c.method, c.path, code, body, c.code, c.body)
+		}
+	}
+}
+
+func TestNotReadyIs503WithDetails(t *testing.T) {
+	t.Parallel()
+	details := map[string]string{"nats": "connecting"}
+	handler := newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) { return false, details })
+	code, body := adminAnswer(t, handler, "GET", "/readyz")
+	var got struct {
+		Status  string            `json:"status"`
+		Details map[string]string `json:"details"`
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatalf("body %q: %v", body, err)
+	}
+	if code != 503 || got.Status != "not ready" || got.Details["nats"] != "connecting" {
+		t.Errorf("got %d %+v", code, got)
+	}
+	details = nil
+	if _, body := adminAnswer(t, handler, "GET", "/readyz"); !strings.Contains(body, `"details":{}`) {
+		t.Errorf("without details got %q", body)
+	}
+}
+
+func TestTakenDefaultAddressMovesToTheNextFreePort(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	addr := taken.Addr().String()
+
+	var logged bytes.Buffer
+	ln, err := listenAdmin(addr, false, slog.New(slog.NewTextHandler(&logged, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	first, next := taken.Addr().(*net.TCPAddr).Port, ln.Addr().(*net.TCPAddr).Port
+	if next <= first || next >= first+adminPortTries {
+		t.Errorf("port %d was taken, got %d", first, next)
+	}
+	if !strings.Contains(logged.String(), ln.Addr().String()) {
+		t.Errorf("the log doesn't tell the address: %q", logged.String())
+	}
+}
+
+func TestTakenExplicitAddressIsAnError(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	ln, err := listenAdmin(taken.Addr().String(), true, slog.New(slog.DiscardHandler))
+	if err == nil {
+		ln.Close()
+		t.Fatal("no error")
+	}
+	if !strings.Contains(err.Error(), "SLUICE_ADMIN_ADDR") {
+		t.Errorf("the error doesn't name the variable: %v", err)
+	}
+}
+
+func TestAdminServerEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	handler := newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) { return true, nil })
+	go func() { done <- serveAdmin(ctx, ln, handler) }()
+
+	response, err := http.Get("http://" + ln.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	response.Body.Close()
+	if string(body) != "ok\n" {
+		t.Errorf("got %q", body)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("serving ended with %v", err)
+	}
+	if _, err := net.Dial("tcp", ln.Addr().String()); err == nil {
+		t.Error("it still listens")
+	}
+}
+
+func TestAdminServerTellsWhenItsListenerFails(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+	if err := serveAdmin(context.Background(), ln, http.NotFoundHandler()); err == nil {
+		t.Error("no error")
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// NATSConfig is how to reach NATS. At most one way of authentication is set.
+type NATSConfig struct {
+	URLs        []URL
+	Creds, Nkey string // paths
+	User        string
+	Password    Secret
+	Token       Secret
+	TLS         TLSFiles
+	InboxPrefix string
+	JSDomain    string
+}
+
+// RedisConfig is how to reach Redis.
+type RedisConfig struct {
+	URL      URL
+	Username string
+	Password Secret
+	TLS      TLSFiles
+}
+
+func natsPart(r *reader, env *environment, cfg *Config) {
+	raw := &env.NATS
+	cfg.NATS = NATSConfig{
+		URLs:        r.natsURLs(raw),
+		Creds:       r.path("NATS_CREDS", raw.Creds),
+		Nkey:        r.path("NATS_NKEY", raw.Nkey),
+		User:        r.text("NATS_USER", raw.User),
+		Password:    r.secret("NATS_PASSWORD", raw.Password, raw.PasswordFile),
+		Token:       r.secret("NATS_TOKEN", raw.Token, raw.TokenFile),
+		TLS:         r.tlsFiles("NATS_TLS", raw.TLS),
+		InboxPrefix: r.text("NATS_INBOX_PREFIX", raw.InboxPrefix),
+		JSDomain:    r.text("NATS_JS_DOMAIN", raw.JSDomain),
+	}
+	if p := cfg.NATS.InboxPrefix; p != "" && (!validSubject(p) || strings.ContainsAny(p, "*>")) {
+		r.faultf("NATS_INBOX_PREFIX", p, "is not a subject without wildcards; use one such as _SLUICE")
+	}
+	if d := cfg.NATS.JSDomain; d != "" && !plainName.MatchString(d) {
+		r.faultf("NATS_JS_DOMAIN", d, "is not a domain; use one without spaces, dots, colons, slashes and wildcards")
+	}
+	r.checkNATSAuth(raw, cfg.NATS)
+}
+
+// natsURLs reads the list of servers. An entry without a scheme is host:port, as nats.go has it.
+func (r *reader) natsURLs(raw *natsEnvironment) []URL {
+	var urls []URL
+	sockets := 0
+	name := "NATS_URL"
+	list := string(r.secret(name, raw.URL, raw.URLFile))
+	for item := range strings.SplitSeq(list, ",") {
+		u := URL(strings.TrimSpace(item))
+		if u == "" {
+			continue
+		}
+		full := string(u)
+		if !strings.Contains(full, "://") {
+			full = "nats://" + full
+		}
+		parsed, err := url.Parse(full)
+		switch {
+		case err != nil || parsed.Hostname() == "":
+			r.faultf(name, u, "is not a URL; use one such as nats://host:4222, with special characters of a password percent-encoded")
+		case parsed.Scheme == "ws" || parsed.Scheme == "wss":
+			sockets++
+		case parsed.Scheme != "nats" && parsed.Scheme != "tls":
+			r.faultf(name, u, "has the unknown scheme %q; use nats, tls, ws or wss", parsed.Scheme)
+		}
+		urls = append(urls, u)
+	}
+	if sockets > 0 && sockets < len(urls) {
+		r.faultf(name, joinURLs(urls), "mixes WebSocket and other addresses; use one kind")
+	}
+	if len(urls) == 0 && list != "" { // else its file is at fault
+		r.faultf(name, list, "names no server; use one such as nats://host:4222")
+	}
+	return urls
+}
+
+func joinURLs(urls []URL) string {
+	texts := make([]string, len(urls))
+	for i, u := range urls {
+		texts[i] = u.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// checkNATSAuth lets at most one way of authentication pass.
+func (r *reader) checkNATSAuth(raw *natsEnvironment, n NATSConfig) {
+	var ways []string
+	add := func(set bool, name string) {
+		if set {
+			ways = append(ways, prefix+name)
+		}
+	}
+	has := func(texts ...string) bool { return strings.TrimSpace(strings.Join(texts, "")) != "" }
+	user, password := has(raw.User), has(raw.Password, raw.PasswordFile)
+	if password && !user {
+		r.fault("NATS_PASSWORD", "is set without a user; set SLUICE_NATS_USER, too")
+	}
+	add(has(raw.Creds), "NATS_CREDS")
+	add(has(raw.Nkey), "NATS_NKEY")
+	add(user || password, "NATS_USER")
+	add(has(raw.Token, raw.TokenFile), "NATS_TOKEN")
+	for _, u := range n.URLs {
+		if u.hasUser() {
+			add(true, "NATS_URL (user in the URL)")
+			break
+		}
+	}
+	if len(ways) > 1 {
+		r.fault(strings.Fields(ways[0])[0], "is one of several ways to authenticate: "+strings.Join(ways, ", ")+"; use one of them")
+	}
+}
+
+func redisPart(r *reader, env *environment, cfg *Config) {
+	raw := &env.Redis
+	cfg.Redis = RedisConfig{
+		URL:      URL(strings.TrimSpace(string(r.secret("REDIS_URL", raw.URL, raw.URLFile)))),
+		Username: r.text("REDIS_USERNAME", raw.Username),
+		Password: r.secret("REDIS_PASSWORD", raw.Password, raw.PasswordFile),
+		TLS:      r.tlsFiles("REDIS_TLS", raw.TLS),
+	}
+	c := cfg.Redis
+	if c.URL == "" {
+		return // its file is missing
+	}
+	if wrong := c.urlFault(); wrong != "" {
+		r.faultf("REDIS_URL", c.URL, "%s", wrong)
+	}
+	if c.URL.hasUser() && (c.Username != "" || c.Password != "") {
+		r.faultf("REDIS_URL", c.URL, "holds a user or password beside SLUICE_REDIS_USERNAME or SLUICE_REDIS_PASSWORD; give them once")
+	}
+	if c.TLS != (TLSFiles{}) && !strings.HasPrefix(string(c.URL), "rediss://") {
+		r.faultf("REDIS_URL", c.URL, "doesn't use the files of SLUICE_REDIS_TLS_…; use rediss://, or unset them")
+	}
+}
+
+// urlFault says what is wrong with the URL, without any of its user and password.
+func (c RedisConfig) urlFault() string {
+	_, err := redis.ParseURL(string(c.URL))
+	if err == nil {
+		return ""
+	}
+	if _, rest := redis.ParseURL(c.URL.withoutUser()); rest != nil {
+		if inner, ok := errors.AsType[*url.Error](rest); ok {
+			rest = inner.Err
+		}
+		return strings.TrimPrefix(rest.Error(), "redis: ") + "; use one such as " + presetOf("REDIS_URL")
+	}
+	return "has a user or password that is not percent-encoded; encode it or use SLUICE_REDIS_PASSWORD"
+}
+
+// Options are those of the URL, completed by the other variables.
+func (c RedisConfig) Options() (*redis.Options, error) {
+	if wrong := c.urlFault(); wrong != "" {
+		return nil, fmt.Errorf("SLUICE_REDIS_URL: %s", wrong)
+	}
+	opts, err := redis.ParseURL(string(c.URL))
+	if err != nil {
+		return nil, errors.New("SLUICE_REDIS_URL can't be read") // told by urlFault
+	}
+	if c.Username != "" {
+		opts.Username = c.Username
+	}
+	if c.Password != "" {
+		opts.Password = string(c.Password)
+	}
+	files, err := c.TLS.Config()
+	if err != nil {
+		return nil, fmt.Errorf("SLUICE_REDIS_TLS_…: %w", err)
+	}
+	if files != nil && opts.TLSConfig != nil {
+		opts.TLSConfig.RootCAs, opts.TLSConfig.Certificates = files.RootCAs, files.Certificates
+	}
+	return opts, nil
+}

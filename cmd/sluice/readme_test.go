@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sluice/limiter"
+	"sluice/limiter/redisstore"
+	"sluice/pipeline/metrics"
+	"sluice/sink"
+)
+
+const readme = "../../README.md"
+
+func readReadme(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// settingsTable is the table of README.md as the code has it.
+func settingsTable() string {
+	var b strings.Builder
+	b.WriteString("| variable | default | meaning |\n|---|---|---|\n")
+	for _, v := range variables {
+		preset := "-"
+		if v.preset != "" {
+			preset = "`" + v.preset + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.name, preset, v.help)
+	}
+	return b.String()
+}
+
+// With SLUICE_UPDATE_README=1 the table is written instead of compared.
+func TestReadmeHasTheSettingsOfTheCode(t *testing.T) {
+	text := readReadme(t)
+	part := regexp.MustCompile(`(?s)(<!-- settings:[^\n]*-->\n)(.*?)(<!-- /settings -->)`)
+	found := part.FindStringSubmatch(text)
+	if found == nil {
+		t.Fatal("README.md has no settings between its marks")
+	}
+	want := settingsTable()
+	if found[2] == want {
+		return
+	}
+	if os.Getenv("SLUICE_UPDATE_README") == "" {
+		t.Fatal("the settings in README.md differ from the code; run SLUICE_UPDATE_README=1 go test ./cmd/sluice -run Readme")
+	}
+	text = strings.Replace(text, found[0], found[1]+want+found[3], 1)
+	if err := os.WriteFile(readme, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
+	reg := newRegistry()
+	w := &worker{reg: reg}
+	w.registerUp()
+	metrics.New(reg, "webhook", sink.Classes, sink.Class)
+	limit, err := limiter.ParseLimit("1/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redisstore.New(nil, redisstore.Options{Name: "sluice", Limit: limit, Registry: reg}); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := readReadme(t)
+	exist := map[string]bool{}
+	for _, f := range families {
+		if name := f.GetName(); strings.HasPrefix(name, "sluice_") {
+			exist[name] = true
+			if !strings.Contains(text, name) {
+				t.Errorf("README.md doesn't name %s", name)
+			}
+		}
+	}
+	for _, name := range regexp.MustCompile(`sluice_[a-z_]+`).FindAllString(text, -1) {
+		if !exist[name] && !strings.HasSuffix(name, "_limits") {
+			t.Errorf("README.md names %s, which doesn't exist", name)
+		}
+	}
+}
