@@ -11,7 +11,7 @@
 -- busy:{tag}:<key>   zset  the same, leased and not settled
 -- retry:{tag}:<key>  zset  the same, score: the event's own due time
 -- due:{tag}          zset  key -> time of the next look
--- epoch:{tag}        hash  id lanes since n building
+-- epoch:{tag}        hash  id lanes since n building format (1)
 
 local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whatever was computed under an older limit
 local MAX_TTL = 7776000000000    -- 90 days

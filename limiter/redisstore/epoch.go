@@ -21,7 +21,11 @@ type Bodies interface {
 	Each(ctx context.Context, fn func(ev *pipeline.Event, seq uint64) error) error
 }
 
-// Start opens the store. It tries until it succeeds or ctx ends.
+// ErrFormat says that another version of sluice keeps its state in Redis. Drain with that version, or use another
+// SLUICE_NAME.
+var ErrFormat = errors.New("the format of the state in Redis is another")
+
+// Start opens the store. It tries until it succeeds, ctx ends or the state has another format.
 func (s *Store) Start(ctx context.Context) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := s.Open(ctx)
@@ -30,6 +34,9 @@ func (s *Store) Start(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if errors.Is(err, ErrFormat) {
+			return err
 		}
 		s.opt.Log.Warn("the state in Redis can't be opened; trying again", "in", wait, "err", err)
 		select {
@@ -102,6 +109,9 @@ func (sh *shard) open(ctx context.Context, fresh bool) (bool, error) {
 	v, err := sh.epochCall(ctx, nil, "open", bit(fresh))
 	if err != nil || integer(v[0]) == 0 {
 		return false, err
+	}
+	if integer(v[0]) == 2 {
+		return false, fmt.Errorf("%w: it has %v, this version of sluice reads 1", ErrFormat, v[1])
 	}
 	id, _ := v[1].(string)
 	sh.mu.Lock()

@@ -6,15 +6,18 @@
 --       "build":  4 name of the build (random)
 --       "index":  4 name of the build, then per event: key, member, order
 --       "finish": 4 name of the build  5 new id (random)  6 fresh
--- reply open: {1, id, calls} or {0} (the state is missing or belongs to another lane stream: build)
+-- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
+--       version of sluice wrote it: nothing may be touched)
 --       build: {1} begun, {0} another's build is alive; index, finish: {1} or {0}: the build is no longer this one: stop
 -- Invariant: the id appears only after every body of the lane stream was indexed under one build.
 --
 -- cat common.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
 local what, now, lanes = ARGV[1], clock(tonumber(ARGV[2])), ARGV[3]
-local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt')
+local FORMAT = '1'
+local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt', 'format')
 
 if what == 'open' then
+  if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
   if not e[1] or e[2] ~= lanes then return {0} end
   if ARGV[4] == '1' then redis.call('HSET', KEYS[1], 'since', '0') end
   return {1, e[1], tonumber(e[3] or '0')}
@@ -37,6 +40,6 @@ if what == 'index' then
   end
 elseif what == 'finish' then
   redis.call('HDEL', KEYS[1], 'building', 'buildingAt')
-  redis.call('HSET', KEYS[1], 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now), 'n', '1')
+  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now), 'n', '1')
 end
 return {1}

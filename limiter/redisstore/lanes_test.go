@@ -394,6 +394,14 @@ func TestOneOfTwoWorkersRebuilds(t *testing.T) {
 	}
 }
 
+func TestStateOfAnotherFormatIsLeftAlone(t *testing.T) {
+	r := newRig(t, "10/s")
+	r.rdb.HSet(t.Context(), r.shards[3].epochKey, "format", "2")
+	if err := r.Start(t.Context()); !errors.Is(err, ErrFormat) {
+		t.Errorf("started with %v, want %v", err, ErrFormat)
+	}
+}
+
 func TestFirstStartIsFreshForAllWorkers(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
 	two := r.worker("two", "10/s burst 20")
