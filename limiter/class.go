@@ -17,11 +17,18 @@ const maxExact = 1<<53 - 1
 // Forever stands for a time that doesn't come: what a paused limit makes one wait, and what is too long to be said.
 const Forever = time.Duration(math.MaxInt64)
 
-// Class is a limit as the arithmetic needs it: Num/Den tokens accrue per microsecond, in lowest terms, up to Burst. A
-// paused limit has Num 0 and Den 1. Make it with [Limit.Class]: then no step of the scripts' arithmetic leaves the
-// integers that a double holds exactly.
+// Class is a limit as the arithmetic needs it: on average Num/Den tokens accrue per microsecond, at most Burst at once.
+//
+//	Bucket   Num/Den in lowest terms
+//	Leaky    the same with a Burst of 1
+//	Window   Num tokens at the end of each window of Den microseconds
+//	Sliding  at most Num = Burst tokens in any Den microseconds
+//
+// A paused limit has Num 0, Den 1 and the kind Bucket. Make a class with [Limit.Class]: then no step of the scripts'
+// arithmetic leaves the integers that a double holds exactly.
 type Class struct {
 	Num, Den, Burst int64
+	Kind            Kind
 }
 
 // Class is the limit in microseconds. A rate that the exact arithmetic has no room for beside its burst is rounded down
@@ -63,10 +70,46 @@ func (l Limit) class() (Class, error) {
 	case l.Events > period:
 		return Class{}, errors.New("the rate is more than the most, 1000000/s; write a lower one")
 	}
+	switch l.Kind {
+	case Bucket:
+		return l.evenly()
+	case Leaky:
+		if l.Burst != 1 {
+			return Class{}, fmt.Errorf("a leaky limit holds 1, not %d; write a burst of 1", l.Burst)
+		}
+		return l.evenly()
+	case Window:
+		return l.windows()
+	case Sliding:
+		if l.Burst != l.Events {
+			return Class{}, fmt.Errorf("a sliding limit holds its %d events, not %d; write a burst of %[1]d", l.Events, l.Burst)
+		}
+		return Class{Num: l.Events, Den: period, Burst: l.Burst, Kind: Sliding}, nil
+	default:
+		return Class{}, fmt.Errorf("the kind %d is unknown; write bucket, window, leaky or sliding", l.Kind)
+	}
+}
 
+// windows is the class of a window limit in range.
+func (l Limit) windows() (Class, error) {
+	c := Class{Num: l.Events, Den: int64(l.Period / time.Microsecond), Burst: l.Burst, Kind: Window}
+	if l.Burst < l.Events {
+		return Class{}, fmt.Errorf("a burst of %d is less than the %d that each window brings; write burst %[2]d or more",
+			l.Burst, l.Events)
+	}
+	// The time until a bucket in debt is full has to be exact: one window more than the burst's, and the horizon's.
+	if most := (maxExact-horizonMicros)/c.Den - 1; ceilDiv(c.Burst, c.Num) > most {
+		return Class{}, fmt.Errorf("a burst of %d is too large for so slow a rate; write burst %d or less", l.Burst, most*c.Num)
+	}
+	return c, nil
+}
+
+// evenly is the class of a limit in range whose tokens accrue evenly.
+func (l Limit) evenly() (Class, error) {
+	period := int64(l.Period / time.Microsecond)
 	g := gcd(l.Events, period)
-	exact := Class{Num: l.Events / g, Den: period / g, Burst: l.Burst}
-	if exact.fits() {
+	exact := Class{Num: l.Events / g, Den: period / g, Burst: l.Burst, Kind: l.Kind}
+	if exact.exact() {
 		return exact, nil
 	}
 	c := exact.roundedDown()
@@ -81,8 +124,8 @@ func (l Limit) class() (Class, error) {
 
 const horizonMicros = int64(MaxHorizon / time.Microsecond)
 
-// fits says that the greatest number that the scripts make of the class, (Burst+1)*Den + Num*horizon, is exact.
-func (c Class) fits() bool {
+// exact says that the greatest number that the scripts make of the class, (Burst+1)*Den + Num*horizon, is exact.
+func (c Class) exact() bool {
 	hi, lo := bits.Mul64(uint64(c.Burst)+1, uint64(c.Den))
 	hi2, lo2 := bits.Mul64(uint64(c.Num), uint64(horizonMicros))
 	sum, carry := bits.Add64(lo, lo2, 0)
@@ -94,13 +137,13 @@ func (c Class) roundedDown() Class {
 	at := func(den int64) Class {
 		hi, lo := bits.Mul64(uint64(c.Num), uint64(den))
 		num, _ := bits.Div64(hi, lo, uint64(c.Den)) // fits: at most den, for the rate is at most 1
-		return Class{Num: int64(num), Den: den, Burst: c.Burst}
+		return Class{Num: int64(num), Den: den, Burst: c.Burst, Kind: c.Kind}
 	}
 	// A Den of 1 always fits, one above high never: there not even Burst's share has room.
 	low, high := int64(1), min(c.Den, maxExact/(c.Burst+1))
 	for low < high {
 		middle := low + (high-low+1)/2
-		if at(middle).fits() {
+		if at(middle).exact() {
 			low = middle
 		} else {
 			high = middle - 1
@@ -131,7 +174,7 @@ func gcd(a, b int64) int64 {
 // Paused says that nothing ever accrues.
 func (c Class) Paused() bool { return c.Num <= 0 }
 
-// Wait is the time until a bucket that now holds tokens + frac/Den can pay for n tokens: not negative, rounded up to a
+// Wait is the time until a bucket or leaky limit that now holds tokens + frac/Den can pay for n tokens: not negative, rounded up to a
 // microsecond, so that who waits so long finds them. tokens may be negative (promised already). [Forever] if that time
 // is too long to be said, or never comes.
 func (c Class) Wait(tokens, frac, n int64) time.Duration {
@@ -148,7 +191,7 @@ func (c Class) Wait(tokens, frac, n int64) time.Duration {
 	return ceilMicros(hi, lo, c.Num)
 }
 
-// Tokens is the number of whole tokens that accrue in d, at most 2^53-1, the most the scripts take.
+// Tokens is the number of whole tokens that accrue in d on average, at most 2^53-1, the most the scripts take.
 func (c Class) Tokens(d time.Duration) int64 {
 	if c.Num <= 0 || c.Den <= 0 || d <= 0 {
 		return 0
@@ -164,7 +207,7 @@ func (c Class) Tokens(d time.Duration) int64 {
 	return int64(min(n, maxExact))
 }
 
-// Every is the time in which one token accrues, rounded up to a microsecond; [Forever] if paused.
+// Every is the time in which one token accrues on average, rounded up to a microsecond; [Forever] if paused.
 func (c Class) Every() time.Duration {
 	return ceilMicros(0, uint64(c.Den), c.Num)
 }

@@ -26,16 +26,16 @@ func TestClassIsTheRateInLowestTerms(t *testing.T) {
 		limit string
 		want  Class
 	}{
-		{"100/s", Class{1, 10_000, 100}},
-		{"3/s", Class{3, 1_000_000, 3}},
-		{"5/m", Class{1, 12_000_000, 5}},
-		{"1000000/s", Class{1, 1, 1_000_000}},
-		{"1000/ms burst 2147483648", Class{1, 1, MaxBurst}},
-		{"7/1500ms", Class{7, 1_500_000, 7}},
-		{"1/365d", Class{1, 31_536_000_000_000, 1}},
-		{"999983/s burst 5", Class{999_983, 1_000_000, 5}},
-		{"0 burst 20", Class{0, 1, 20}},
-		{"0", Class{0, 1, MaxBurst}},
+		{"100/s", Class{1, 10_000, 100, Bucket}},
+		{"3/s", Class{3, 1_000_000, 3, Bucket}},
+		{"5/m", Class{1, 12_000_000, 5, Bucket}},
+		{"1000000/s", Class{1, 1, 1_000_000, Bucket}},
+		{"1000/ms burst 2147483648", Class{1, 1, MaxBurst, Bucket}},
+		{"7/1500ms", Class{7, 1_500_000, 7, Bucket}},
+		{"1/365d", Class{1, 31_536_000_000_000, 1, Bucket}},
+		{"999983/s burst 5", Class{999_983, 1_000_000, 5, Bucket}},
+		{"0 burst 20", Class{0, 1, 20, Bucket}},
+		{"0", Class{0, 1, MaxBurst, Bucket}},
 	}
 	for _, tt := range tests {
 		l, err := ParseLimit(tt.limit)
@@ -52,8 +52,8 @@ func TestClassIsTheRateInLowestTerms(t *testing.T) {
 func TestExactNumbersEndAt2To53(t *testing.T) {
 	t.Parallel()
 	most := Class{Num: 1, Den: 1<<53 - 1 - 1_000_000}
-	if more := (Class{Num: 1, Den: most.Den + 1}); !most.fits() || more.fits() {
-		t.Errorf("2^53-1 fits: %v, 2^53 fits: %v; want true, false", most.fits(), more.fits())
+	if more := (Class{Num: 1, Den: most.Den + 1}); !most.exact() || more.exact() {
+		t.Errorf("2^53-1 fits: %v, 2^53 fits: %v; want true, false", most.exact(), more.exact())
 	}
 }
 
@@ -200,18 +200,18 @@ func TestWaitGivesTheSlotsOfTheVectors(t *testing.T) {
 		tokens, frac, n int64
 		want            time.Duration
 	}{
-		{"3/s, empty, first slot", Class{3, 1_000_000, 2}, 2, 0, 3, 333_334 * time.Microsecond},
-		{"3/s, empty, second slot", Class{3, 1_000_000, 2}, 2, 0, 4, 666_667 * time.Microsecond},
-		{"3/s, empty, third slot", Class{3, 1_000_000, 2}, 2, 0, 5, time.Second},
-		{"3/s, one microsecond short", Class{3, 1_000_000, 5}, 0, 999_999, 1, time.Microsecond},
-		{"3/s, in debt", Class{3, 1_000_000, 2}, -3, 0, 1, 1_333_334 * time.Microsecond},
-		{"enough", Class{3, 1_000_000, 5}, 5, 0, 5, 0},
-		{"more than enough", Class{3, 1_000_000, 5}, 5, 1, -7, 0},
-		{"1/day", Class{1, 86_400_000_000, 1}, 0, 0, 1, 24 * time.Hour},
-		{"paused", Class{0, 1, 5}, 0, 0, 1, Forever},
-		{"paused, but tokens are left", Class{0, 1, 5}, 1, 0, 1, 0},
-		{"longer than can be said", Class{1, 31_536_000_000_000, 1}, -1000, 0, 1, Forever},
-		{"the whole range", Class{1, 1 << 53, 1}, math.MinInt64, 0, math.MaxInt64, Forever},
+		{"3/s, empty, first slot", Class{3, 1_000_000, 2, Bucket}, 2, 0, 3, 333_334 * time.Microsecond},
+		{"3/s, empty, second slot", Class{3, 1_000_000, 2, Bucket}, 2, 0, 4, 666_667 * time.Microsecond},
+		{"3/s, empty, third slot", Class{3, 1_000_000, 2, Bucket}, 2, 0, 5, time.Second},
+		{"3/s, one microsecond short", Class{3, 1_000_000, 5, Bucket}, 0, 999_999, 1, time.Microsecond},
+		{"3/s, in debt", Class{3, 1_000_000, 2, Bucket}, -3, 0, 1, 1_333_334 * time.Microsecond},
+		{"enough", Class{3, 1_000_000, 5, Bucket}, 5, 0, 5, 0},
+		{"more than enough", Class{3, 1_000_000, 5, Bucket}, 5, 1, -7, 0},
+		{"1/day", Class{1, 86_400_000_000, 1, Bucket}, 0, 0, 1, 24 * time.Hour},
+		{"paused", Class{0, 1, 5, Bucket}, 0, 0, 1, Forever},
+		{"paused, but tokens are left", Class{0, 1, 5, Bucket}, 1, 0, 1, 0},
+		{"longer than can be said", Class{1, 31_536_000_000_000, 1, Bucket}, -1000, 0, 1, Forever},
+		{"the whole range", Class{1, 1 << 53, 1, Bucket}, math.MinInt64, 0, math.MaxInt64, Forever},
 	}
 	for _, tt := range tests {
 		if got := tt.class.Wait(tt.tokens, tt.frac, tt.n); got != tt.want {

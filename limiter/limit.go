@@ -20,32 +20,64 @@ const (
 // Limit is a rate and a burst as a person states them. Two limits that mean the same are equal (==), however they were
 // written. The zero Limit pauses.
 type Limit struct {
-	Events    int64         // tokens that accrue, evenly, in each Period; 0 pauses
+	Events    int64         // tokens of each Period; 0 pauses
 	Period    time.Duration // whole microseconds; 0 if paused or unlimited
-	Burst     int64         // tokens that the bucket holds at most; 0, only if paused: whatever it held before
+	Burst     int64         // most tokens at once: 1 if Leaky, Events if Sliding; 0, only if paused: whatever there was before
 	Unlimited bool          // nothing is counted; all other fields are zero
+	Kind      Kind          // Bucket if paused or unlimited
 }
 
 // Paused says that the limit lets nothing pass.
 func (l Limit) Paused() bool { return !l.Unlimited && l.Events == 0 }
 
-// limitForms ends the errors of [ParseLimit] that no better advice fits.
-const limitForms = `write N/UNIT [burst B], such as "10/s burst 20" or "100/5m", "0" to pause, or "unlimited"`
+// limitForms ends the errors of [ParseLimits] that no better advice fits.
+const limitForms = `write N/UNIT [burst B] [kind], such as "10/s burst 20" or "100/5m", "0" to pause, or "unlimited"`
 
-// ParseLimit reads N/UNIT [burst B] [bucket], "0" (pause) or "unlimited", in any case and spacing. The burst is N unless
-// it is stated. An error names the text and what to write instead, but not where the text stood: that is the caller's.
+// Name tells limits with separate states apart: their kind and period, such as "bucket/1s", "window/5m" or "sliding/1d".
+// It stays the same when the number of events or the burst changes, so that a changed limit goes on with what was spent.
+func (l Limit) Name() string {
+	switch {
+	case l.Unlimited:
+		return "unlimited"
+	case l.Paused():
+		return "paused"
+	}
+	period := periodText(l.Period)
+	switch {
+	case l.Period%time.Millisecond != 0: // not from ParseLimit
+		period = strconv.FormatInt(l.Period.Microseconds(), 10) + "us"
+	case period[0] > '9':
+		period = "1" + period
+	}
+	return l.Kind.String() + "/" + period
+}
+
+// ParseLimit reads one limit of the kind bucket, for callers that know no other: N/UNIT [burst B] [bucket], "0" (pause) or
+// "unlimited", in any case and spacing. The burst is N unless it is stated. An error names the text and what to write
+// instead, but not where the text stood: that is the caller's.
 func ParseLimit(s string) (Limit, error) {
-	l, err := parseLimit(s)
+	l, err := parseBucket(s)
 	if err != nil {
 		return Limit{}, fmt.Errorf("limit %.80q: %w", s, err)
 	}
 	return l, nil
 }
 
-func parseLimit(s string) (Limit, error) {
+func parseBucket(s string) (Limit, error) {
 	if strings.Contains(s, ",") {
 		return Limit{}, severalLimits(s)
 	}
+	l, err := parseLimit(s)
+	if err == nil && l.Kind != Bucket {
+		bucket := l
+		bucket.Kind, bucket.Burst = Bucket, max(l.Burst, l.Events)
+		return Limit{}, fmt.Errorf(`the kind %q can't be used here: only one bucket limit is supported; write "%s"`, l.Kind, bucket)
+	}
+	return l, err
+}
+
+// parseLimit reads one limit of any kind.
+func parseLimit(s string) (Limit, error) {
 	words := strings.Fields(strings.ReplaceAll(strings.ToLower(s), "/", " / "))
 	switch {
 	case len(words) == 0:
@@ -61,22 +93,46 @@ func parseLimit(s string) (Limit, error) {
 	if err != nil {
 		return Limit{}, err
 	}
-	burst, err := parseTerms(l, rest)
+	burst, kind, err := parseTerms(l, rest)
 	if err != nil {
 		return Limit{}, err
 	}
-	switch {
-	case burst > 0:
-		l.Burst = burst
-	case l.Events > MaxBurst:
-		return Limit{}, fmt.Errorf("the burst would be %d, more than the most, %d; state a smaller one: %s burst %d",
-			l.Events, MaxBurst, l.rate(), MaxBurst)
-	default:
-		l.Burst = l.Events
+	if l, err = l.with(burst, kind); err != nil {
+		return Limit{}, err
 	}
 	if _, err := l.classIfLimited(); err != nil {
 		return Limit{}, err
 	}
+	return l, nil
+}
+
+// with is the rate l with the burst and the kind that were stated; a burst of 0 was not.
+func (l Limit) with(burst int64, kind Kind) (Limit, error) {
+	if l.Paused() {
+		l.Burst = burst
+		return l, nil
+	}
+	switch {
+	case kind == Leaky && burst > 0:
+		return Limit{}, fmt.Errorf(`a leaky limit has no burst, its outflow is constant; write "%s leaky", or "%[1]s burst %d" `+
+			"for a bucket", l.rate(), burst)
+	case kind == Sliding && burst > 0:
+		return Limit{}, fmt.Errorf(`a sliding limit has no burst, its events are the most in any period; write "%s sliding", `+
+			`or "%[1]s burst %d" for a bucket`, l.rate(), burst)
+	case kind == Leaky:
+		burst = 1
+	case burst == 0:
+		burst = l.Events
+	}
+	if burst > MaxBurst {
+		if kind != Bucket {
+			return Limit{}, fmt.Errorf("a %s limit of %d events is more than the most, %d; write fewer in a shorter time, or %s "+
+				"burst %[3]d for a bucket", kind, burst, MaxBurst, l.rate())
+		}
+		return Limit{}, fmt.Errorf("the burst would be %d, more than the most, %d; state a smaller one: %s burst %[2]d",
+			burst, MaxBurst, l.rate())
+	}
+	l.Burst, l.Kind = burst, kind
 	return l, nil
 }
 
@@ -112,47 +168,38 @@ func parseRate(words []string) (Limit, []string, error) {
 }
 
 // parseTerms reads what may follow a rate. A burst of 0 is none stated.
-func parseTerms(l Limit, words []string) (burst int64, err error) {
-	kind := false
+func parseTerms(l Limit, words []string) (burst int64, kind Kind, err error) {
+	kindWord := ""
 	for len(words) > 0 {
 		word := words[0]
 		words = words[1:]
+		k, isKind := parseKind(word)
 		switch {
 		case word == "burst" && burst == 0:
 			if len(words) == 0 {
-				return 0, fmt.Errorf(`no number follows "burst"; write %s burst 20`, l.rate())
+				return 0, 0, fmt.Errorf(`no number follows "burst"; write %s burst 20`, l.rate())
 			}
 			if burst, err = parseWhole("the burst", words[0]); err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 			if burst < 1 || burst > MaxBurst {
-				return 0, fmt.Errorf("a burst of %d is out of range; write one from 1 to %d", burst, MaxBurst)
+				return 0, 0, fmt.Errorf("a burst of %d is out of range; write one from 1 to %d", burst, MaxBurst)
 			}
 			words = words[1:]
-		case word == "bucket" && !kind:
-			kind = true
-		case word == "window" || word == "leaky" || word == "sliding":
-			return 0, fmt.Errorf(`the kind %q is not there yet: only one bucket limit is supported; write "%s"`,
-				word, asBucket(l, burst))
-		case word == "burst" || word == "bucket":
-			return 0, fmt.Errorf("%q stands there twice; %s", word, limitForms)
+		case isKind && kindWord == "":
+			kind, kindWord = k, word
+		case isKind && word != kindWord:
+			return 0, 0, fmt.Errorf("a limit is of one kind, not %s and %s; write one", kindWord, word)
+		case word == "burst" || isKind:
+			return 0, 0, fmt.Errorf("%q stands there twice; %s", word, limitForms)
 		default:
-			return 0, fmt.Errorf("%.40q is not understood; %s", word, limitForms)
+			return 0, 0, fmt.Errorf("%.40q is not understood; %s", word, limitForms)
 		}
 	}
-	return burst, nil
+	return burst, kind, nil
 }
 
-// asBucket is the limit without the kind that was asked for.
-func asBucket(l Limit, burst int64) string {
-	l.Burst = burst
-	if burst == 0 {
-		l.Burst = l.Events
-	}
-	return l.String()
-}
-
-// severalLimits answers a comma: it parts limits, but somebody may have grouped digits with it.
+// severalLimits answers a comma where one limit is read. Somebody may have grouped digits with it.
 func severalLimits(s string) error {
 	if one, err := parseLimit(strings.ReplaceAll(s, ",", "")); err == nil {
 		return fmt.Errorf(`a comma can't group digits; write "%s"`, one)
@@ -236,15 +283,19 @@ func unknownUnit(s, name string) error {
 	return fmt.Errorf("the unit %.40q is unknown; write ms, s (sec), m (min), h or d, or a number with one, such as 5m", name)
 }
 
-// String is the shortest text that [ParseLimit] reads as the same limit.
+// String is the shortest text that [ParseLimits] reads as the same limit.
 func (l Limit) String() string {
 	if l.Unlimited {
 		return "unlimited"
 	}
-	if l.Burst == l.Events {
-		return l.rate()
+	text := l.rate()
+	if l.Burst != l.Events && l.Kind != Leaky {
+		text += " burst " + strconv.FormatInt(l.Burst, 10)
 	}
-	return l.rate() + " burst " + strconv.FormatInt(l.Burst, 10)
+	if l.Kind != Bucket {
+		text += " " + l.Kind.String()
+	}
+	return text
 }
 
 // rate is the limit without its burst.

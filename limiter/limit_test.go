@@ -97,7 +97,8 @@ func TestParseLimitSaysWhatToWriteInstead(t *testing.T) {
 		{"10 per s", []string{"10/s"}},
 		{"unlimited burst 3", []string{`"unlimited" alone`}},
 		{"10/s window", []string{`"window"`, "only one bucket limit is supported", `write "10/s"`}},
-		{"10/s burst 20 leaky", []string{`"leaky"`, "only one bucket limit is supported", `write "10/s burst 20"`}},
+		{"10/s leaky", []string{`"leaky"`, "only one bucket limit is supported", `write "10/s"`}},
+		{"10/s burst 20 window", []string{`"window"`, "only one bucket limit is supported", `write "10/s burst 20"`}},
 		{"1000/d Sliding", []string{`"sliding"`, "only one bucket limit is supported", `write "1000/d"`}},
 		{"10/s burst 20, 1000/d sliding", []string{"only one bucket limit is supported", `"10/s burst 20"`}},
 		{"10/s,20/m", []string{"only one bucket limit is supported", `"10/s"`}},
@@ -147,7 +148,7 @@ func TestBurstThatTheErrorAdvisesIsAccepted(t *testing.T) {
 func fitsUnrounded(l Limit) bool {
 	period := int64(l.Period / time.Microsecond)
 	g := gcd(l.Events, period)
-	return Class{Num: l.Events / g, Den: period / g, Burst: l.Burst}.fits()
+	return Class{Num: l.Events / g, Den: period / g, Burst: l.Burst}.exact()
 }
 
 func TestPausedAndUnlimitedAreDifferent(t *testing.T) {

@@ -1,0 +1,119 @@
+package limiter
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Local keeps the limits of many keys in this process, on its monotonic clock. A key is forgotten once its state says no
+// more than a missing one, so that the memory is in proportion to the keys seen lately. All methods may be called at the
+// same time.
+type Local struct {
+	start time.Time // the 0 of the models' times
+
+	mu   sync.Mutex
+	plan *plan
+	keys map[string]*Model
+	ring []string // the keys, to look at in turn for those that can be forgotten
+	hand int
+}
+
+// NewLocal returns a limiter for keys that share the limits, each with tokens of its own. Limits that the arithmetic can't
+// hold are an error.
+func NewLocal(limits Limits) (*Local, error) {
+	p, err := newPlan(limits)
+	if err != nil {
+		return nil, err
+	}
+	return &Local{start: time.Now(), plan: p, keys: map[string]*Model{}}, nil
+}
+
+// SetLimits changes the limits of all keys at once, as [Model.SetLimits] does for one.
+func (l *Local) SetLimits(limits Limits) error {
+	p, err := newPlan(limits)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.plan = p
+	return nil
+}
+
+// Reserve takes cost tokens, at least 1, of key, now ([Go]) or at a slot at most horizon (1 s at most) ahead ([Hold]). Else
+// it takes nothing and says how long the event would have to wait ([Park]), or that it costs too much ([Never]). A horizon
+// below 0 only asks. The error is that of ctx, which is looked at once, for nothing here blocks.
+func (l *Local) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := time.Now() // under the lock, so that no key sees time go back
+	switch {
+	case l.plan.paused:
+		return Decision{Verdict: Park, Reason: Paused}, nil
+	case l.plan.unlimited:
+		return Decision{Verdict: Go, At: at, Stale: at.Add(l.plan.allowance)}, nil
+	case cost > l.plan.maxCost:
+		return Decision{Verdict: Never}, nil
+	}
+
+	now := at.Sub(l.start).Microseconds()
+	r := l.model(key, now).Reserve(now, 1, cost, horizon)
+	switch {
+	case r.Granted == 1:
+		return Decision{Verdict: Go, At: at, Stale: at.Add(l.plan.allowance)}, nil
+	case r.Scheduled == 1:
+		slot := l.start.Add(duration(r.Slots[0]))
+		return Decision{Verdict: Hold, Reason: Throttled, At: slot, Stale: slot.Add(l.plan.allowance)}, nil
+	default:
+		return Decision{Verdict: Park, Reason: Throttled, Wait: r.Wait}, nil
+	}
+}
+
+// Len is the number of keys in memory.
+func (l *Local) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.keys)
+}
+
+// model is the key's model under the limits of now.
+func (l *Local) model(key string, now int64) *Model {
+	m, ok := l.keys[key]
+	if !ok {
+		// Two looks for each new key: the ring turns faster than it grows.
+		l.forgetOne(now)
+		l.forgetOne(now)
+		m = &Model{plan: l.plan, states: make([]State, len(l.plan.classes))}
+		l.keys[key] = m
+		l.ring = append(l.ring, key)
+	}
+	if m.plan != l.plan {
+		m.follow(l.plan)
+	}
+	return m
+}
+
+// forgetOne looks at the next key of the ring and forgets it if it can.
+func (l *Local) forgetOne(now int64) {
+	if len(l.ring) == 0 {
+		return
+	}
+	l.hand %= len(l.ring)
+	key := l.ring[l.hand]
+	m := l.keys[key]
+	if m.plan != l.plan {
+		m.follow(l.plan)
+	}
+	if m.FullAt(now) > now {
+		l.hand++
+		return
+	}
+	delete(l.keys, key)
+	last := len(l.ring) - 1
+	l.ring[l.hand], l.ring[last] = l.ring[last], ""
+	l.ring = l.ring[:last]
+}
