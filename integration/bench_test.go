@@ -92,7 +92,7 @@ func (h *hatch) run(limit string, to pipeline.Sink, done <-chan struct{}) {
 	if err != nil {
 		h.b.Fatal(err)
 	}
-	l, err := limiter.ParseLimit(limit)
+	l, err := limiter.ParseLimits(limit)
 	if err != nil {
 		h.b.Fatal(err)
 	}

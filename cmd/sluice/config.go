@@ -38,7 +38,7 @@ type Config struct {
 	Redis RedisConfig
 
 	Key           pipeline.KeySpec
-	Limit         limiter.Limit
+	Limit         limiter.Limits
 	MaxWait       time.Duration // 0: any
 	KeyMaxWaiting int64         // 0: any number
 	Overflow      string        // deadletter or drop
@@ -172,7 +172,7 @@ func limitPart(r *reader, env *environment, cfg *Config) {
 	cfg.Key = key
 
 	limitText := r.text("LIMIT", env.Limit)
-	limit, err := limiter.ParseLimit(limitText)
+	limit, err := limiter.ParseLimits(limitText)
 	if err != nil {
 		if inner := errors.Unwrap(err); inner != nil {
 			err = inner // the outer error repeats the value

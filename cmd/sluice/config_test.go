@@ -217,6 +217,7 @@ func TestEveryVariableIsReadUnderItsPrefixedNameOnly(t *testing.T) {
 		"KEY":                  {"header:X", none, func(c Config) any { return fmt.Sprint(c.Key) != "" }, true},
 		"REDIS_URL":            {"unix:///run/r.sock?db=2", none, func(c Config) any { return c.Redis.URL }, URL("unix:///run/r.sock?db=2")},
 		"REDIS_URL_FILE":       {urlFile, none, func(c Config) any { return c.Redis.URL }, URL("redis://other:6379/3")},
+		"REDIS_MODE":           {"Cluster", none, func(c Config) any { return c.Redis.Mode }, "cluster"},
 		"REDIS_USERNAME":       {"u", none, func(c Config) any { return c.Redis.Username }, "u"},
 		"REDIS_PASSWORD":       {"p", none, func(c Config) any { return c.Redis.Password }, Secret("p")},
 		"REDIS_PASSWORD_FILE":  {file, none, func(c Config) any { return c.Redis.Password }, Secret("from-file")},
@@ -326,18 +327,6 @@ func TestTLSFilesMustBelongTogether(t *testing.T) {
 	faults := faultsOf(t, err)
 	if len(faults) != 2 || !strings.HasPrefix(faults[0], "SLUICE_NATS_TLS_CA: ") || !strings.HasPrefix(faults[1], "SLUICE_NATS_TLS_CERT: ") {
 		t.Errorf("got faults %q, want one of the CA and one of the certificate", faults)
-	}
-}
-
-func TestRedisOptionsJoinURLAndVariables(t *testing.T) {
-	cert, _ := writeCertificate(t)
-	opts, err := RedisConfig{URL: "rediss://h/4?pool_size=7", Username: "u", Password: "p", TLS: TLSFiles{CA: cert}}.Options()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if opts.Addr != "h:6379" || opts.DB != 4 || opts.PoolSize != 7 || opts.Username != "u" || opts.Password != "p" ||
-		opts.TLSConfig == nil || opts.TLSConfig.RootCAs == nil || opts.TLSConfig.ServerName != "h" {
-		t.Errorf("got %s db %d pool %d user %q, TLS %+v", opts.Addr, opts.DB, opts.PoolSize, opts.Username, opts.TLSConfig)
 	}
 }
 

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // NATSConfig is how to reach NATS. At most one way of authentication is set.
@@ -19,14 +15,6 @@ type NATSConfig struct {
 	TLS         TLSFiles
 	InboxPrefix string
 	JSDomain    string
-}
-
-// RedisConfig is how to reach Redis.
-type RedisConfig struct {
-	URL      URL
-	Username string
-	Password Secret
-	TLS      TLSFiles
 }
 
 func natsPart(r *reader, env *environment, cfg *Config) {
@@ -120,67 +108,4 @@ func (r *reader) checkNATSAuth(raw *natsEnvironment, n NATSConfig) {
 	if len(ways) > 1 {
 		r.fault(strings.Fields(ways[0])[0], "is one of several ways to authenticate: "+strings.Join(ways, ", ")+"; use one of them")
 	}
-}
-
-func redisPart(r *reader, env *environment, cfg *Config) {
-	raw := &env.Redis
-	cfg.Redis = RedisConfig{
-		URL:      URL(strings.TrimSpace(string(r.secret("REDIS_URL", raw.URL, raw.URLFile)))),
-		Username: r.text("REDIS_USERNAME", raw.Username),
-		Password: r.secret("REDIS_PASSWORD", raw.Password, raw.PasswordFile),
-		TLS:      r.tlsFiles("REDIS_TLS", raw.TLS),
-	}
-	c := cfg.Redis
-	if c.URL == "" {
-		return // its file is missing
-	}
-	if wrong := c.urlFault(); wrong != "" {
-		r.faultf("REDIS_URL", c.URL, "%s", wrong)
-	}
-	if c.URL.hasUser() && (c.Username != "" || c.Password != "") {
-		r.faultf("REDIS_URL", c.URL, "holds a user or password beside SLUICE_REDIS_USERNAME or SLUICE_REDIS_PASSWORD; give them once")
-	}
-	if c.TLS != (TLSFiles{}) && !strings.HasPrefix(string(c.URL), "rediss://") {
-		r.faultf("REDIS_URL", c.URL, "doesn't use the files of SLUICE_REDIS_TLS_…; use rediss://, or unset them")
-	}
-}
-
-// urlFault says what is wrong with the URL, without any of its user and password.
-func (c RedisConfig) urlFault() string {
-	_, err := redis.ParseURL(string(c.URL))
-	if err == nil {
-		return ""
-	}
-	if _, rest := redis.ParseURL(c.URL.withoutUser()); rest != nil {
-		if inner, ok := errors.AsType[*url.Error](rest); ok {
-			rest = inner.Err
-		}
-		return strings.TrimPrefix(rest.Error(), "redis: ") + "; use one such as " + presetOf("REDIS_URL")
-	}
-	return "has a user or password that is not percent-encoded; encode it or use SLUICE_REDIS_PASSWORD"
-}
-
-// Options are those of the URL, completed by the other variables.
-func (c RedisConfig) Options() (*redis.Options, error) {
-	if wrong := c.urlFault(); wrong != "" {
-		return nil, fmt.Errorf("SLUICE_REDIS_URL: %s", wrong)
-	}
-	opts, err := redis.ParseURL(string(c.URL))
-	if err != nil {
-		return nil, errors.New("SLUICE_REDIS_URL can't be read") // told by urlFault
-	}
-	if c.Username != "" {
-		opts.Username = c.Username
-	}
-	if c.Password != "" {
-		opts.Password = string(c.Password)
-	}
-	files, err := c.TLS.Config()
-	if err != nil {
-		return nil, fmt.Errorf("SLUICE_REDIS_TLS_…: %w", err)
-	}
-	if files != nil && opts.TLSConfig != nil {
-		opts.TLSConfig.RootCAs, opts.TLSConfig.Certificates = files.RootCAs, files.Certificates
-	}
-	return opts, nil
 }

@@ -35,8 +35,11 @@ type demo struct {
 // newDemo returns an error if SLUICE_SUBJECTS or SLUICE_KEY are such that no events can be made up.
 func newDemo(cfg Config, nc *nats.Conn, l *ledger) (*demo, error) {
 	perSecond := 10.0
-	if cfg.Limit.Events > 0 {
-		perSecond = min(max(1, float64(cfg.Limit.Events)/cfg.Limit.Period.Seconds()), 500)
+	if !cfg.Limit.Paused() && !cfg.Limit.Unlimited() {
+		perSecond = 500
+		for _, l := range cfg.Limit {
+			perSecond = min(perSecond, max(1, float64(l.Events)/l.Period.Seconds()))
+		}
 	}
 	d := &demo{
 		nc: nc, subjects: defaultTemplate(cfg.Subjects), ledger: l, keys: map[string]string{},

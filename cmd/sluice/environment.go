@@ -54,6 +54,7 @@ type natsEnvironment struct {
 type redisEnvironment struct {
 	URL          string
 	URLFile      string `split_words:"true"`
+	Mode         string
 	Username     string
 	Password     string
 	PasswordFile string `split_words:"true"`

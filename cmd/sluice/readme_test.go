@@ -64,7 +64,7 @@ func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
 	w := &worker{reg: reg}
 	w.registerUp()
 	metrics.New(reg, "webhook", sink.Classes, sink.Class)
-	limit, err := limiter.ParseLimit("1/s")
+	limit, err := limiter.ParseLimits("1/s")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,6 +46,7 @@ var variables = []variable{
 
 	{"REDIS_URL", "redis://127.0.0.1:6379/0", "redis://, rediss:// (TLS) or unix:// with go-redis' options"},
 	{"REDIS_URL_FILE", "", "file that holds REDIS_URL"},
+	{"REDIS_MODE", "single", "single, sentinel (the URL names master_name) or cluster (the URL may name more nodes by addr)"},
 	{"REDIS_USERNAME", "", "user name"},
 	{"REDIS_PASSWORD", "", "password"},
 	{"REDIS_PASSWORD_FILE", "", "file that holds REDIS_PASSWORD"},
@@ -53,7 +54,7 @@ var variables = []variable{
 	{"REDIS_TLS_CERT", "", "path of the client certificate, PEM"},
 	{"REDIS_TLS_KEY", "", "path of the client certificate's key, PEM"},
 
-	{"LIMIT", "10/s burst 20", "limit of every key: N/UNIT [burst B], 0 (pause) or unlimited"},
+	{"LIMIT", "10/s burst 20", "limits of every key: N/UNIT [burst B] [bucket, window, leaky or sliding], several by comma; 0 (pause) or unlimited"},
 	{"MAX_WAIT", "1h", "longest expected wait of an event before OVERFLOW applies; 0: any"},
 	{"KEY_MAX_WAITING", "0", "most events of a key that wait before OVERFLOW applies; 0: any number"},
 	{"OVERFLOW", "deadletter", "deadletter or drop"},
@@ -77,7 +78,7 @@ var variables = []variable{
 
 // laterVariables are part of the contract but not of this version: setting one must not be silently without effect.
 var laterVariables = []string{
-	"KEY_CONCURRENCY", "ON_REDIS_DOWN", "ON_REDIS_DOWN_GRACE", "REDIS_MODE", "WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
+	"KEY_CONCURRENCY", "ON_REDIS_DOWN", "ON_REDIS_DOWN_GRACE", "WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
 }
 
 // presetOf is the default of a variable.

@@ -105,8 +105,8 @@ func unlessStopped(ctx context.Context, err error) error {
 }
 
 // connect waits for both servers at once, so that one run tells of both what is in the way.
-func (w *worker) connect(ctx context.Context) (nc *nats.Conn, rdb *redis.Client, err error) {
-	opts, err := w.cfg.Redis.Options()
+func (w *worker) connect(ctx context.Context) (nc *nats.Conn, rdb redis.UniversalClient, err error) {
+	address, err := w.cfg.Redis.address()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -116,7 +116,7 @@ func (w *worker) connect(ctx context.Context) (nc *nats.Conn, rdb *redis.Client,
 		return err
 	})
 	g.Go(func() (err error) {
-		rdb, err = redisstore.Connect(ctx, opts, w.cfg.Redis.URL.String(), w.log)
+		rdb, err = redisstore.Connect(ctx, address, w.cfg.Redis.URL.String(), w.log)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -139,7 +139,7 @@ func closeNATS(nc *nats.Conn) {
 }
 
 // work opens the parts, from the inside out, and runs the pipeline.
-func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb *redis.Client) error {
+func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalClient) error {
 	sc := w.cfg.stream()
 	js, err := sc.JetStream(nc)
 	if err != nil {

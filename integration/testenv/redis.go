@@ -35,6 +35,12 @@ func Redis(t testing.TB, extraArgs ...string) *RedisServer {
 	if err != nil {
 		missing(t, "redis-server", "apt-get install redis-server (or brew install redis)")
 	}
+	return RedisProgram(t, path, extraArgs...)
+}
+
+// RedisProgram is Redis with another program that takes redis-server's options, as valkey-server does.
+func RedisProgram(t testing.TB, path string, extraArgs ...string) *RedisServer {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "redis") // a socket's path has at most 107 bytes, too few for t.TempDir
 	if err != nil {
 		t.Fatalf("making a directory for Redis: %v", err)

@@ -1,8 +1,10 @@
 -- Put before every script: reading, refilling and writing the state of one key. Times are microseconds of Redis' own
--- clock, rates are num/den tokens per microsecond. All numbers are integers below 2^53 and are written with %d, since
--- Lua's own conversion keeps 14 digits only.
+-- clock. All numbers are integers below 2^53 and are written with %d, since Lua's own conversion keeps 14 digits only. The
+-- arithmetic is that of package limiter (state.go, sliding.go), which is the oracle of the tests.
 --
--- ratelimit:{tag}:<key>  hash  tokens frac den updatedAt   level at updatedAt: tokens + frac/den; negative = slots promised
+-- ratelimit:{tag}:<key>  hash  per limit, with its name and ":" before each field unless it is a bucket per second:
+--                              tokens frac den updatedAt   level at updatedAt: tokens + frac/den; negative = slots promised
+--                              slice counts den updatedAt  kind sliding: tokens taken per slice of the period, newest first
 --                              exp                         when the expiry that is set ends
 --                              opened opening              until when so many events are on their way into the lane
 --                              closedUntil fails           the receiver is away until; failures in a row
@@ -11,10 +13,17 @@
 -- busy:{tag}:<key>   zset  the same, leased and not settled
 -- retry:{tag}:<key>  zset  the same, score: the event's own due time
 -- due:{tag}          zset  key -> time of the next look
--- epoch:{tag}        hash  id lanes since n building format (1)
+-- epoch:{tag}        hash  id lanes since n building format (1); verified: the bodies up to this sequence of the lane stream
+--                          have their place in the index; verifier verifying: who verifies more, until when
+--
+-- Limits stand in ARGV from 3 on: clock tolerance us, expiry margin us, mode (0 counted, 1 paused, 2 unlimited), number of
+-- limits, then per limit: field prefix, kind (0 bucket, 1 window, 2 leaky, 3 sliding), num, den, burst, and the longest
+-- wait as tokens of refill (-1: any).
 
 local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whatever was computed under an older limit
 local MAX_TTL = 7776000000000    -- 90 days
+local EXACT = 9007199254740991
+local SLICES = 20
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local function d(x) return string.format('%d', x) end
@@ -23,7 +32,7 @@ local function d(x) return string.format('%d', x) end
 local function whole(s)
   if not s then return 0 end
   local x = tonumber(s)
-  if x and x % 1 == 0 and x < 9007199254740992 and x > -9007199254740992 then return x end
+  if x and x % 1 == 0 and x <= EXACT and x >= -EXACT then return x end
 end
 
 local function clock(override)
@@ -38,26 +47,69 @@ local function epoch(key, id)
   return e[1] and e[1] == id, tonumber(e[2] or '') or 0
 end
 
--- state answers a key's state from its fields, or nil when they are not what sluice writes. s.w is false and s.hd 0 for a
--- missing bucket. The last four are read only where they matter.
-local function state(key, v, opening, fails, token, til)
-  local w, f, hd, at, exp, opened, closed = whole(v[1]), whole(v[2]), whole(v[3]), whole(v[4]), whole(v[5]), whole(v[6]), whole(v[7])
-  if not (w and f and hd and at and exp and opened and closed) then return nil end
-  if not (v[1] and v[2] and v[3] and v[4]) then
-    if v[1] or v[2] or v[3] or v[4] then return nil end
-    w = false
-  elseif hd < 1 or f < 0 or f >= hd then
-    return nil
+-- limits answers the limits of ARGV and where in ARGV they end.
+local function limits()
+  local L = {tol = tonumber(ARGV[3]), margin = tonumber(ARGV[4]), mode = tonumber(ARGV[5])}
+  local n, fields = tonumber(ARGV[6]), {}
+  for i = 1, n do
+    local a = 1 + 6 * i
+    local p, kind = ARGV[a], tonumber(ARGV[a + 1])
+    local c = {kind = kind, num = tonumber(ARGV[a + 2]), den = tonumber(ARGV[a + 3]), burst = tonumber(ARGV[a + 4]),
+      maxWait = tonumber(ARGV[a + 5]), tokens = p .. (kind == 3 and 'slice' or 'tokens'),
+      frac = p .. (kind == 3 and 'counts' or 'frac'), denField = p .. 'den', at = p .. 'updatedAt'}
+    c.slice = ceil(c.den / SLICES)
+    c.deepest = kind == 1 and c.burst - floor(EXACT / c.den) * c.num or c.burst - floor(EXACT / c.den)
+    L[i] = c
+    fields[4 * i - 3], fields[4 * i - 2], fields[4 * i - 1], fields[4 * i] = c.tokens, c.frac, c.denField, c.at
   end
-  return {key = key, w = w, f = f, hd = hd, at = at, exp = exp, opened = opened, opening = opening,
-    closedUntil = closed, fails = fails, token = token, til = til, we = 0, fe = 0, dirty = false, set = false}
+  fields[4 * n + 1], fields[4 * n + 2], fields[4 * n + 3] = 'exp', 'opened', 'closedUntil'
+  L.level = fields
+  L.all = {unpack(fields)}
+  local k = 4 * n + 3
+  L.all[k + 1], L.all[k + 2], L.all[k + 3], L.all[k + 4] = 'opening', 'fails', 'token', 'until'
+  return L, 7 + 6 * n
+end
+
+-- part answers the state of one limit from its four fields, or nil when they are damaged. hd is 0 for a missing one.
+local function part(c, v, i)
+  local a, b, hd, at = v[i], v[i + 1], whole(v[i + 2]), whole(v[i + 3])
+  if not (a or b or v[i + 2] or v[i + 3]) then return {w = 0, f = 0, hd = 0, at = 0} end
+  a = a and whole(a)
+  if not (a and b and hd and at and v[i + 2] and v[i + 3]) or hd < 1 then return nil end
+  if c.kind < 3 then
+    b = whole(b)
+    if not b or b < 0 or b >= hd then return nil end
+    return {w = a, f = b, hd = hd, at = at}
+  end
+  local counts = {}
+  for x in string.gmatch(b, '[^,]+') do
+    local n = whole(x)
+    if not n or n < 0 then return nil end
+    counts[#counts + 1] = n
+  end
+  if #counts ~= SLICES + 1 then return nil end
+  return {w = a, f = 0, hd = hd, at = at, counts = counts}
+end
+
+-- state answers a key's state from its fields, or nil when they are not what sluice writes.
+local function state(L, key, v)
+  local n = 4 * #L
+  local exp, opened, closed = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3])
+  if not (exp and opened and closed) then return nil end
+  local s = {key = key, exp = exp, opened = opened, closedUntil = closed, opening = 0, fails = 0, token = 0, til = 0,
+    dirty = false, rebased = false, set = false}
+  for i = 1, #L do
+    s[i] = part(L[i], v, 4 * i - 3)
+    if not s[i] then return nil end
+  end
+  return s
 end
 
 -- level reads what a reservation needs.
-local function level(key, now)
-  local v = redis.pcall('HMGET', key, 'tokens', 'frac', 'den', 'updatedAt', 'exp', 'opened', 'closedUntil')
+local function level(L, key, now)
+  local v = redis.pcall('HMGET', key, unpack(L.level))
   if v.err then return nil end
-  local s = state(key, v, 0, 0, 0, 0)
+  local s = state(L, key, v)
   if s and s.opened > now then
     s.opening = whole(redis.call('HGET', key, 'opening'))
     if not s.opening then return nil end
@@ -66,53 +118,195 @@ local function level(key, now)
 end
 
 -- load reads everything.
-local function load(key)
-  local v = redis.pcall('HMGET', key, 'tokens', 'frac', 'den', 'updatedAt', 'exp', 'opened', 'closedUntil',
-    'opening', 'fails', 'token', 'until')
+local function load(L, key)
+  local v = redis.pcall('HMGET', key, unpack(L.all))
   if v.err then return nil end
-  local opening, fails, token, til = whole(v[8]), whole(v[9]), whole(v[10]), whole(v[11])
-  if not (opening and fails and token and til) then return nil end
-  return state(key, v, opening, fails, token, til)
+  local s = state(L, key, v)
+  if not s then return nil end
+  local n = 4 * #L + 3
+  s.opening, s.fails, s.token, s.til = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4])
+  if not (s.opening and s.fails and s.token and s.til) then return nil end
+  return s
 end
 
--- refill brings s to now: s.w, s.f at s.at, and the usable level s.we, s.fe (less while the clock runs behind).
--- c = {num, den, burst, tol}; num 0: paused, num -1: unlimited.
-local function refill(s, c, now, since)
-  if not s.w then
-    -- Missing: full at the very start, later only what may have refilled since the state was lost.
-    s.w, s.f, s.at = 0, 0, since
-    if since == 0 then s.w, s.at = c.burst, now end
-  elseif s.hd ~= c.den then
-    s.f = min(c.den - 1, floor(s.f / s.hd * c.den))
+local function expires(c, q) return (q + 1) * c.slice + c.den end
+
+-- begin makes slice number q the newest, unless it is older.
+local function begin(p, q)
+  local shift = q - p.w
+  if shift <= 0 then return end
+  for i = SLICES + 1, 1, -1 do
+    p.counts[i] = i - shift >= 1 and p.counts[i - shift] or 0
   end
-  local dt = now - s.at
-  if dt < 0 then
-    if -dt > c.tol then s.at, s.dirty = now, true end
-  elseif dt > 0 and c.num > 0 then
-    s.at = now
-    if s.w >= c.burst or dt >= ceil(((c.burst - s.w) * c.den - s.f) / c.num) then
-      s.w, s.f = c.burst, 0
-    else
-      local u = s.f + dt * c.num
-      s.w, s.f = s.w + floor(u / c.den), u % c.den
+  p.w = q
+end
+
+-- used answers the tokens that count at t.
+local function used(c, p, t)
+  local n = 0
+  for i = 1, SLICES + 1 do
+    if expires(c, p.w - i + 1) > t then n = n + p.counts[i] end
+  end
+  return n
+end
+
+local function refillSliding(c, p, now, since, tol)
+  local rebased = false
+  if p.hd == 0 then
+    p.counts = {}
+    for i = 1, SLICES + 1 do p.counts[i] = 0 end
+    p.at, p.w = now, 0
+    if since ~= 0 then -- as if all tokens had been taken evenly in the period before the loss
+      p.at, p.w = since, floor(since / c.slice)
+      for i = 0, SLICES - 1 do
+        p.counts[i + 1] = floor((SLICES - i) * c.num / SLICES) - floor((SLICES - i - 1) * c.num / SLICES)
+      end
     end
   end
-  if s.w >= c.burst then s.w, s.f = c.burst, 0 end
-  s.we, s.fe = s.w, s.f
-  if s.at > now and c.num > 0 then
-    local u = s.w * c.den + s.f - c.num * (s.at - now)
-    s.we, s.fe = floor(u / c.den), u % c.den
+  local ahead = p.at - now
+  if ahead > tol then
+    p.w, p.at, rebased = p.w - floor(ahead / c.slice), now, true
+  elseif ahead < 0 then
+    p.at = now
+  end
+  begin(p, floor(now / c.slice))
+  return rebased
+end
+
+local function refillPart(c, p, now, since, tol)
+  if p.hd == 0 then
+    p.at = since
+    if since == 0 then p.w, p.at = c.burst, now end
+  elseif p.hd ~= c.den then -- a live change: only the fraction is rescaled, down
+    p.f = min(c.den - 1, floor(p.f / p.hd * c.den))
+  end
+  if p.w < c.deepest then p.w = c.deepest end
+  local gone = now - p.at
+  if gone < -tol then
+    p.at = now
+    if p.w >= c.burst then p.w, p.f = c.burst, 0 end
+    return true
+  elseif gone > 0 and c.kind == 1 then
+    local windows = floor(gone / c.den)
+    p.at = p.at + windows * c.den -- not now: the windows don't drift
+    if windows >= ceil((c.burst - p.w) / c.num) then p.w = max(p.w, c.burst) else p.w = p.w + windows * c.num end
+  elseif gone > 0 then
+    p.at = now
+    if p.w >= c.burst or gone >= ceil(((c.burst - p.w) * c.den - p.f) / c.num) then
+      p.w, p.f = c.burst, 0
+    else
+      local u = p.f + gone * c.num
+      p.w, p.f = p.w + floor(u / c.den), u % c.den
+    end
+  end
+  if p.w >= c.burst then p.w, p.f = c.burst, 0 end
+  return false
+end
+
+-- refill brings all limits of s to now. A missing one is full at the very start, later holds what may have accrued since
+-- the state was lost. A clock that went back too far to wait for is the new time, and that has to be stored.
+local function refill(s, L, now, since)
+  for i = 1, #L do
+    local c, p = L[i], s[i]
+    local rebased
+    if c.kind == 3 then
+      rebased = refillSliding(c, p, now, since, L.tol)
+    else
+      rebased = refillPart(c, p, now, since, L.tol)
+    end
+    if rebased then p.rebased, s.rebased = true, true end
   end
 end
 
--- slot answers in how many microseconds the bucket can pay n more tokens.
-local function slot(s, c, n)
-  if c.num < 0 then return 0 end
-  return max(0, ceil(((n - s.we) * c.den - s.fe) / c.num))
+-- left answers the whole tokens and the rest that a limit can pay with now.
+local function left(c, p, now)
+  if c.kind == 3 then
+    return c.num - used(c, p, max(now, p.w * c.slice)), 0
+  elseif c.kind == 1 then
+    return p.w + floor((now - p.at) / c.den) * c.num, p.at + c.den - now
+  elseif p.at <= now then
+    return p.w, p.f
+  end
+  local u = p.w * c.den + p.f - c.num * (p.at - now)
+  return floor(u / c.den), u % c.den
 end
 
-local function charge(s, n)
-  s.w, s.we, s.dirty = s.w - n, s.we - n, true
+-- fits answers how many of n events at that price all limits can pay now.
+local function fits(s, L, now, n, price)
+  for i = 1, #L do
+    if L[i].kind == 3 and s[i].w * L[i].slice > now then return 0 end
+    n = min(n, floor(left(L[i], s[i], now) / price))
+  end
+  return max(0, n)
+end
+
+-- ready answers the first time, not before now, at which a limit can pay.
+local function ready(c, p, now, price)
+  if c.kind == 1 then return max(now, p.at + ceil((price - p.w) / c.num) * c.den) end
+  if c.kind ~= 3 then return max(now, p.at + ceil(((price - p.w) * c.den - p.f) / c.num)) end
+  local t = max(now, p.w * c.slice)
+  local n = used(c, p, t)
+  for i = SLICES + 1, 1, -1 do
+    if n + price <= c.num then break end
+    local over = expires(c, p.w - i + 1)
+    if over > t and p.counts[i] > 0 then n, t = n - p.counts[i], over end
+  end
+  return t
+end
+
+-- earliest answers the first time at which all limits can pay: what fits one at a time fits it later.
+local function earliest(s, L, now, price)
+  local at = now
+  for i = 1, #L do at = max(at, ready(L[i], s[i], now, price)) end
+  return at
+end
+
+-- wait answers in how many microseconds an event at that price can go.
+local function wait(s, L, now, price)
+  if L.mode == 2 then return 0 end
+  return earliest(s, L, now, price) - now
+end
+
+-- charge takes n tokens from every limit at the time at, which is not before the earliest for price. What a level would
+-- have lost at its cap until then is lost.
+local function charge(s, L, now, at, n, price)
+  for i = 1, #L do
+    local c, p = L[i], s[i]
+    if c.kind == 3 then
+      begin(p, floor(at / c.slice))
+      p.counts[1] = p.counts[1] + n
+    elseif c.kind == 1 then
+      p.w = p.w - n - max(0, p.w + floor((at - p.at) / c.den) * c.num - c.burst)
+    elseif at > now and #L > 1 and at > ready(c, p, now, price) then
+      local u = p.w * c.den + p.f
+      u = u - max(0, u + c.num * (at - p.at) - c.burst * c.den) - n * c.den
+      p.w, p.f = floor(u / c.den), u % c.den
+    else
+      p.w = p.w - n
+    end
+  end
+  s.dirty = true
+end
+
+-- fullAt answers when all limits are as good as missing, if nothing more is taken.
+local function fullAt(s, L, now)
+  local at = now
+  for i = 1, #L do
+    local c, p = L[i], s[i]
+    if c.kind == 1 then
+      at = max(at, p.at + ceil((c.burst - p.w) / c.num) * c.den)
+    elseif c.kind ~= 3 then
+      at = max(at, p.at + ceil(((c.burst - p.w) * c.den - p.f) / c.num))
+    else
+      for j = 1, SLICES + 1 do
+        if p.counts[j] > 0 then
+          at = max(at, expires(c, p.w - j + 1))
+          break
+        end
+      end
+    end
+  end
+  return at
 end
 
 local function put(s, field, value)
@@ -125,34 +319,44 @@ local function put(s, field, value)
   set[#set + 1] = value
 end
 
--- save writes the bucket if it was charged, what was put, and an expiry after which the key would say the same as no key.
-local function save(s, c, now, margin)
-  local bucket = s.dirty and c.num >= 0
-  if not bucket and not s.set then return end
-  -- An expiry is only ever moved later, so what was stored before is covered by it.
-  local need = max(now, s.opened, s.closedUntil, s.til)
-  if c.num > 0 then
-    need = max(need, s.at + ceil(((c.burst - s.w) * c.den - s.f) / c.num))
-  end
-  if s.exp < need or s.exp <= now or s.hd ~= c.den then
-    local ttl = min(max(need + margin, s.exp) - now, MAX_TTL)
-    put(s, 'exp', d(now + ttl))
-    if bucket then put(s, 'den', d(c.den)) end
-    if bucket then
-      redis.call('HSET', s.key, 'tokens', d(s.w), 'frac', d(s.f), 'updatedAt', d(s.at), unpack(s.set))
-    else
-      redis.call('HSET', s.key, unpack(s.set))
+-- putLimits writes the limits, and their den where it isn't stored; it answers whether any wasn't. Of a key that wasn't
+-- charged only those whose clock was set back are written.
+local function putLimits(s, L)
+  local changed = false
+  for i = 1, #L do
+    local c, p = L[i], s[i]
+    if s.dirty or p.rebased then
+      put(s, c.tokens, d(p.w))
+      if c.kind == 3 then
+        local t = {}
+        for j = 1, SLICES + 1 do t[j] = d(p.counts[j]) end
+        put(s, c.frac, table.concat(t, ','))
+      else
+        put(s, c.frac, d(p.f))
+      end
+      put(s, c.at, d(p.at))
+      if p.hd ~= c.den then
+        put(s, c.denField, d(c.den))
+        changed = true
+      end
     end
-    redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000)))
-    return
   end
-  if not bucket then
-    redis.call('HSET', s.key, unpack(s.set))
-  elseif s.set then
-    redis.call('HSET', s.key, 'tokens', d(s.w), 'frac', d(s.f), 'updatedAt', d(s.at), unpack(s.set))
-  else
-    redis.call('HSET', s.key, 'tokens', d(s.w), 'frac', d(s.f), 'updatedAt', d(s.at))
+  return changed
+end
+
+-- save writes the limits if they were charged, what was put, and an expiry after which the key would say the same as no
+-- key. An expiry is only ever moved later, so what was stored before is covered by it.
+local function save(s, L, now)
+  if not s.dirty and not s.rebased and not s.set then return end
+  local changed = (s.dirty or s.rebased) and putLimits(s, L)
+  local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til)
+  local ttl = 0
+  if s.exp < need or s.exp <= now or changed then
+    ttl = min(max(need + L.margin, s.exp) - now, MAX_TTL)
+    put(s, 'exp', d(now + ttl))
   end
+  if s.set then redis.call('HSET', s.key, unpack(s.set)) end
+  if ttl > 0 then redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000))) end
 end
 
 -- cost answers the tokens that a lane member takes.
@@ -162,15 +366,15 @@ local function cost(member)
 end
 
 -- look answers in how many microseconds the lane should be looked at next, -1 when nothing waits.
-local function look(s, c, now, lead, lane, retry)
+local function look(s, L, now, lead, lane, retry)
   local t
   local head = redis.call('ZRANGE', lane, '0', '0')[1]
   local back = redis.call('ZRANGE', retry, '0', '0', 'WITHSCORES')
   if not head and not back[1] then return -1 end
-  if c.num == 0 then return MAX_LOOK end
-  if head then t = slot(s, c, cost(head)) - lead end
+  if L.mode == 1 then return MAX_LOOK end
+  if head then t = wait(s, L, now, cost(head)) - lead end
   if back[1] then
-    local own = max(tonumber(back[2]) - now, slot(s, c, cost(back[1])) - lead)
+    local own = max(tonumber(back[2]) - now, wait(s, L, now, cost(back[1])) - lead)
     t = t and min(t, own) or own
   end
   return min(max(t, s.closedUntil - now, 0), MAX_LOOK)

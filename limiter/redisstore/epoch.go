@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"sluice/limiter"
@@ -19,6 +20,12 @@ type Bodies interface {
 	Mark(ctx context.Context) (bool, error)
 	// Each calls fn for every stored body, in order, without its data.
 	Each(ctx context.Context, fn func(ev *pipeline.Event, seq uint64) error) error
+	// Last is the sequence of the last body that was stored, whether or not it is still there.
+	Last(ctx context.Context) (uint64, error)
+	// Between is Each for the bodies with after < seq <= last.
+	Between(ctx context.Context, after, last uint64, fn func(ev *pipeline.Event, seq uint64) error) error
+	// Has says whether the body of an event of key with that sequence is there.
+	Has(ctx context.Context, key string, seq uint64) (bool, error)
 }
 
 // ErrFormat says that another version of sluice keeps its state in Redis. Drain with that version, or use another
@@ -47,8 +54,11 @@ func (s *Store) Start(ctx context.Context) error {
 	}
 }
 
-// Run opens the store anew whenever Redis has lost the state, until ctx ends.
+// Run opens the store anew whenever Redis has lost the state, and verifies the index, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
+	var verifying sync.WaitGroup
+	verifying.Go(func() { s.reconcile(ctx) })
+	defer verifying.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,11 +185,7 @@ type indexing struct {
 }
 
 func (b *indexing) add(ctx context.Context, ev *pipeline.Event, seq uint64) error {
-	cost, err := pipeline.CostOf(ev.Header)
-	if err != nil {
-		cost = 1 // it was readable when the event was parked
-	}
-	e := pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First}
+	e := storedEntry(ev, seq)
 	b.keys = append(b.keys, b.shard.keys(nil, ev.Key)[1])
 	b.args = append(b.args, limiter.EncodeKey(ev.Key), member(e), e.Order)
 	if len(b.keys) < maxKeys {

@@ -25,7 +25,7 @@ elseif what == 'build' then
   if e[1] and e[2] == lanes then return {0} end
   -- A build that wrote nothing for 10 s is dead.
   if e[4] and e[4] ~= ARGV[4] and now - (tonumber(e[5]) or 0) < 10000000 then return {0} end
-  redis.call('HDEL', KEYS[1], 'id')
+  redis.call('HDEL', KEYS[1], 'id', 'verified')
   redis.call('HSET', KEYS[1], 'lanes', lanes, 'building', ARGV[4], 'buildingAt', d(now))
   return {1}
 end

@@ -54,7 +54,7 @@ func (s *Store) Park(ctx context.Context, r pipeline.ParkRequest) (pipeline.Lane
 
 func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, error) {
 	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 6+6*len(batch)), sh.kind...)
+	args := append(make([]any, 0, 16+6*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds())
 	for _, r := range batch {
 		keys = sh.keys(keys, r.Key)
@@ -153,7 +153,7 @@ func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Le
 
 func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
 	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 8+4*len(batch)), sh.kind...)
+	args := append(make([]any, 0, 16+4*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds())
 	for _, r := range batch {
 		keys = sh.keys(keys, r.Key)
@@ -214,7 +214,7 @@ func (s *Store) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeline.
 
 func (sh *shard) runSettle(batch []pipeline.SettleRequest) ([]settled, error) {
 	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 7+11*len(batch)), sh.kind...)
+	args := append(make([]any, 0, 16+11*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds(), leaseTime.Microseconds())
 	for _, r := range batch {
 		keys = sh.keys(keys, r.Key)

@@ -1,8 +1,8 @@
 -- lease gives one worker the right to push the next events of lanes and books their slots.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 num  4 den  5 burst  6 clock tolerance us  7 expiry margin us
---       8 lead us  9 holder  10 lease us
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+--       lead us, holder, lease us,
 --       then per entry: key, token of the lease held (0: a new one), most events, horizon us
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, -1 damaged), token (0: not granted),
@@ -11,30 +11,30 @@
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1 10000 20 1000000 60000000 100000 me 5000000 k 0 10 1000000
+-- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 k 0 10 1000000
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local c = {num = tonumber(ARGV[3]), den = tonumber(ARGV[4]), burst = tonumber(ARGV[5]), tol = tonumber(ARGV[6])}
-local margin, lead, holder, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
+local L, a = limits()
+local lead, holder, ttl = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
 -- book moves one event to busy if its slot lies within the horizon.
 local function book(s, out, from, busy, member, order, horizon)
   local price = cost(member)
-  local at = slot(s, c, price)
-  if at > horizon then return false end
+  local at = L.mode == 2 and now or earliest(s, L, now, price)
+  if at > now + horizon then return false end
   redis.call('ZREM', from, member)
   redis.call('ZADD', busy, order, member)
-  if c.num > 0 then charge(s, price) end
+  if L.mode == 0 then charge(s, L, now, at, price, price) end
   out[#out + 1] = member
   out[#out + 1] = order
-  out[#out + 1] = at
+  out[#out + 1] = at - now
   return true
 end
 
 local function fill(s, out, lane, busy, retry, most, horizon)
-  if s.closedUntil > now or c.num == 0 then return end
+  if s.closedUntil > now or L.mode == 1 then return end
   if s.fails > 0 then most = min(most, 1 - redis.call('ZCARD', busy)) end
   if most <= 0 then return end
   local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
@@ -50,10 +50,10 @@ local function fill(s, out, lane, busy, retry, most, horizon)
 end
 
 for i = 0, (#KEYS - 2) / 4 - 1 do
-  local a = 11 + 4 * i
-  local key, token, most, horizon = ARGV[a], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  local e = a + 3 + 4 * i
+  local key, token, most, horizon = ARGV[e], tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3])
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  local s = load(KEYS[4 * i + 3])
+  local s = load(L, KEYS[4 * i + 3])
   local out
   if not s then
     out = {-1, 0, redis.call('ZCARD', lane), 5000000}
@@ -68,10 +68,10 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
       give(busy, lane)
       token = max(now, s.token + 1)
     end
-    refill(s, c, now, since)
+    refill(s, L, now, since)
     out = {0, token, 0, 0}
     fill(s, out, lane, busy, retry, most, horizon)
-    local next = look(s, c, now, min(lead, horizon), lane, retry)
+    local next = look(s, L, now, min(lead, horizon), lane, retry)
     if redis.call('EXISTS', busy) == 1 then
       s.token, s.til = token, now + ttl
       put(s, 'holder', holder)
@@ -88,7 +88,7 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
         redis.call('ZREM', KEYS[2], key)
       end
     end
-    save(s, c, now, margin)
+    save(s, L, now)
     out[3] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
     out[4] = next
   end

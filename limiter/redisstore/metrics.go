@@ -15,9 +15,10 @@ type metrics struct {
 	keys     prometheus.Histogram
 	errors   *prometheus.CounterVec
 	rebuilds prometheus.Counter
+	orphans  prometheus.Counter
 }
 
-var errorKinds = []string{"timeout", "connection", "refused", "damaged", "lost_writes"}
+var errorKinds = []string{"timeout", "connection", "unavailable", "memory", "refused", "damaged", "lost_writes"}
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	auto := promauto.With(reg)
@@ -41,6 +42,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Rebuilds of the lane index from the stored bodies.",
 		}),
 	}
+	m.orphans = auto.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_orphans_total",
+		Help: "Stored events that had lost their place in the lane index and got a new one.",
+	})
 	for _, k := range errorKinds {
 		m.errors.WithLabelValues(k)
 	}
@@ -54,7 +59,15 @@ func (m *metrics) observe(d time.Duration, err error) {
 	}
 }
 
+// errorKind says where a call failed: on the way (timeout, connection: it may have run), at a server that can't work now
+// (unavailable, memory), or at one that will refuse it again (refused).
 func errorKind(err error) string {
+	if redis.IsOOMError(err) {
+		return "memory"
+	}
+	if unavailable(err) {
+		return "unavailable"
+	}
 	if _, ok := errors.AsType[redis.Error](err); ok {
 		return "refused"
 	}
@@ -62,4 +75,27 @@ func errorKind(err error) string {
 		return "timeout"
 	}
 	return "connection"
+}
+
+// unavailable says that a server refused, for as long as it starts, follows another or changes places in its Cluster.
+func unavailable(err error) bool {
+	if redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) || redis.IsClusterDownError(err) ||
+		redis.IsTryAgainError(err) || redis.IsNoReplicasError(err) || redis.IsMaxClientsError(err) {
+		return true
+	}
+	_, moved := redis.IsMovedError(err)
+	_, ask := redis.IsAskError(err)
+	return moved || ask || redis.HasErrorPrefix(err, "BUSY ")
+}
+
+// away says whether err means that Redis can't be worked with now, rather than that it dislikes one call.
+func away(err error) bool {
+	if err == nil || errors.Is(err, redis.Nil) {
+		return false
+	}
+	switch errorKind(err) {
+	case "timeout", "connection", "unavailable":
+		return true
+	}
+	return false
 }

@@ -1,28 +1,28 @@
 -- park adds events, whose bodies are stored, to their lanes.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 num  4 den  5 burst  6 clock tolerance us  7 expiry margin us
---       8 lead us: how long before its slot a lane is looked at
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+--       lead us: how long before its slot a lane is looked at
 --       then per event: key, member, order, counted (1: reserve counted it), after us (own due time, 0: none),
 --       sleep us (the receiver is away for so long, 0: it isn't)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per event: events waiting, us until the
 --       lane's next look (-1: whoever holds its lease looks)}
 -- Invariant: repeating a call changes nothing; an event that is leased stays leased.
 --
--- cat common.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1 10000 20 1000000 60000000 100000 k 7 7 0 0 0
+-- cat common.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 k 7 7 0 0 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local c = {num = tonumber(ARGV[3]), den = tonumber(ARGV[4]), burst = tonumber(ARGV[5]), tol = tonumber(ARGV[6])}
-local margin, lead = tonumber(ARGV[7]), tonumber(ARGV[8])
+local L, a = limits()
+local lead = tonumber(ARGV[a])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
 for i = 0, (#KEYS - 2) / 4 - 1 do
-  local a = 9 + 6 * i
-  local key, member, order = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local counted, after, away = ARGV[a + 3] == '1', tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  local e = a + 1 + 6 * i
+  local key, member, order = ARGV[e], ARGV[e + 1], ARGV[e + 2]
+  local counted, after, away = ARGV[e + 3] == '1', tonumber(ARGV[e + 4]), tonumber(ARGV[e + 5])
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  local s = load(KEYS[4 * i + 3])
+  local s = load(L, KEYS[4 * i + 3])
 
   if not redis.call('ZSCORE', busy, member) then
     if after > 0 then
@@ -34,7 +34,7 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
 
   local next = 1000000
   if s then
-    refill(s, c, now, since)
+    refill(s, L, now, since)
     if counted and s.opening > 0 then
       s.opening = s.opening - 1
       if s.opening == 0 then s.opened = 0 end
@@ -42,8 +42,8 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
       put(s, 'opening', d(s.opening))
     end
     if away > 0 then sleep(s, now, away) end
-    save(s, c, now, margin)
-    next = s.til > now and -1 or look(s, c, now, lead, lane, retry)
+    save(s, L, now)
+    next = s.til > now and -1 or look(s, L, now, lead, lane, retry)
   end
   if next >= 0 then redis.call('ZADD', KEYS[2], 'LT', d(now + next), key) end
   reply[#reply + 1] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)

@@ -17,7 +17,7 @@ type reservation struct {
 // only where the event waits. An error says nothing about whether tokens were taken: asking again may waste some, never
 // exceed the limit.
 func (s *Store) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
-	if !s.opt.Limit.Unlimited && !s.opt.Limit.Paused() && cost > s.class.Burst {
+	if cost > s.rule.maxCost {
 		return limiter.Decision{Verdict: limiter.Never}, nil
 	}
 	if s.opt.MaxWait > 0 {
@@ -63,8 +63,8 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	if sh.opt.KeyMaxWaiting > 0 {
 		waiting = sh.opt.KeyMaxWaiting
 	}
-	args := append(make([]any, 0, 7+3*len(groups)), sh.kind...)
-	args = append(args, sh.maxCost, waiting)
+	args := append(make([]any, 0, 16+3*len(groups)), sh.rule.args...)
+	args = append(args, waiting)
 	for _, g := range groups {
 		keys = sh.keys(keys, g.key)
 		horizon := int64(-1)
@@ -80,12 +80,12 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	}
 	allowance := sh.allowance()
 	for i, g := range groups {
-		a := readAnswer(r.values[7*i:])
+		a := readAnswer(r.values[i])
 		if a.code < 0 {
 			sh.damaged(g.key)
 		}
 		for n, member := range g.members {
-			out[member] = a.decide(sh.class, int64(n+1), g.cost, r, allowance)
+			out[member] = a.decide(int64(n), g.cost, r, sh.rule.each, allowance)
 		}
 	}
 	return nil
@@ -93,32 +93,40 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 
 // answer is what the script says to one group.
 type answer struct {
-	code                       int64
-	granted, scheduled, parked int64
-	tokens, frac, ahead        int64
+	code, granted, parked int64
+	wait                  int64 // us until one more could go, if nothing were ahead; -1: not known
+	ahead                 int64
+	tokens, rest          int64 // of the first limit, before
+	slots                 []any // us until each promised slot
 }
 
-func readAnswer(v []any) answer {
-	return answer{integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6])}
+func readAnswer(value any) answer {
+	v, _ := value.([]any)
+	return answer{
+		integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6]), v[7:],
+	}
 }
 
-// decide says what the answer means for the n-th event of the group, counted from 1.
-func (a answer) decide(c limiter.Class, n, cost int64, r reply, allowance time.Duration) limiter.Decision {
-	if n <= a.granted {
+// decide says what the answer means for the event number n of the group, counted from 0. each is what an event adds to the
+// wait of those behind it.
+func (a answer) decide(n, cost int64, r reply, each, allowance time.Duration) limiter.Decision {
+	if n < a.granted {
 		return limiter.Decision{Verdict: limiter.Go, At: r.received, Stale: r.sent.Add(allowance)}
 	}
-	if n <= a.granted+a.scheduled {
-		wait := c.Wait(a.tokens, a.frac, n*cost)
+	n -= a.granted
+	if n < int64(len(a.slots)) {
+		wait := micros(integer(a.slots[n]))
 		return limiter.Decision{
 			Verdict: limiter.Hold, Reason: limiter.Throttled,
 			At: r.received.Add(wait), Stale: r.sent.Add(wait + allowance),
 		}
 	}
-	d := limiter.Decision{Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead, Counted: a.code >= 0}
-	if c.Num > 0 {
-		d.Wait = c.Wait(a.tokens, a.frac, a.ahead+n*cost)
+	n -= int64(len(a.slots))
+	d := limiter.Decision{Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead + n, Counted: a.code >= 0}
+	if a.wait >= 0 {
+		d.Wait = micros(a.wait) + time.Duration(a.ahead+n*cost)*each
 	}
-	if n > a.granted+a.scheduled+a.parked {
+	if n >= a.parked {
 		d.Verdict, d.Counted = limiter.Overflow, false
 	}
 	return d

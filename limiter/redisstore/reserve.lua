@@ -1,70 +1,86 @@
 -- reserve takes tokens for new events, now or at a slot within the horizon, or says that they have to wait.
 --
 -- KEYS  1 epoch:{tag}; then per entry: ratelimit:{tag}:<key> lane:{tag}:<key> busy:{tag}:<key> retry:{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 num  4 den  5 burst  6 clock tolerance us  7 expiry margin us
---       8 longest wait as tokens of refill (-1: any)  9 most events of a key that wait (-1: any)
---       then per entry: n, the number of events; cost, the tokens of each; horizon us (-1: grant nothing)
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, then 7 integers per entry:
---       code (0 by the bucket, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, granted at slots,
---       to be parked, tokens, frac (usable level before), events ahead}; the rest of n would wait too long
--- Invariant: granted slots never exceed burst + rate x time; a refusal leaves the bucket as it was; a key that is told to
---       park is open for 2 s, so that newer events can't pass before the lane's index is written.
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+--       most events of a key that wait (-1: any), then per entry: n, the number of events; cost, the tokens of each;
+--       horizon us (-1: grant nothing)
+-- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
+--       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
+--       one more could go (-1: unknown), events ahead, tokens and rest of the first limit before, then in how many us each
+--       promised slot is}}; what is neither granted, promised nor parked would wait too long
+-- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
+--       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --
--- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1 10000 20 1000000 60000000 -1 -1 1 1 1000000
+-- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 -1 1 1 1000000
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local c = {num = tonumber(ARGV[3]), den = tonumber(ARGV[4]), burst = tonumber(ARGV[5]), tol = tonumber(ARGV[6])}
-local margin, maxWait, maxWaiting = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local L, a = limits()
+local maxWaiting = tonumber(ARGV[a])
 local reply = {0, now, 0}
 local wrote = false
 
--- grants answers how many of n events at price tokens each go now, and how many in all within the horizon.
-local function grants(s, n, price, horizon)
-  if horizon < 0 then return 0, 0 end
-  if c.num < 0 then return n, n end
-  local g = max(0, min(n, floor(s.we / price)))
-  local m = max(g, min(n, floor((s.we * c.den + s.fe + c.num * horizon) / (c.den * price))))
-  return g, m
+-- grant takes the tokens of as many of n events as the horizon allows, and answers how many go now; slots are put to out.
+local function grant(s, out, n, price, horizon)
+  if horizon < 0 then return 0 end
+  if L.mode == 2 then return n end
+  local g = fits(s, L, now, n, price)
+  if g > 0 then charge(s, L, now, now, g * price, price) end
+  for _ = g + 1, n do
+    local at = earliest(s, L, now, price)
+    if at > now + horizon then break end
+    charge(s, L, now, at, price, price)
+    out[#out + 1] = at - now
+  end
+  return g
+end
+
+-- room answers how many more events may wait behind those ahead without waiting too long.
+local function room(s, n, price, ahead)
+  for i = 1, #L do
+    local c = L[i]
+    if c.maxWait >= 0 then n = min(n, floor((left(c, s[i], now) + c.maxWait - ahead) / price)) end
+  end
+  return max(0, n)
+end
+
+-- entry carries out one entry of the call.
+local function entry(s, n, price, horizon, lane, busy, retry)
+  refill(s, L, now, since)
+  local tokens, rest = 0, 0
+  if #L > 0 then tokens, rest = left(L[1], s[1], now) end
+  local ahead, leased = s.opening, 0
+  if redis.call('EXISTS', lane, busy, retry) > 0 then
+    ahead = ahead + redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+    leased = redis.call('ZCARD', busy)
+  end
+  local out = {0, 0, 0, -1, ahead, tokens, rest}
+  if L.mode == 1 then out[1] = 3
+  elseif s.closedUntil > now then out[1] = 2
+  elseif ahead + leased > 0 then out[1] = 1
+  else out[2] = grant(s, out, n, price, horizon) end
+
+  local parked = n - out[2] - (#out - 7)
+  if parked > 0 then
+    if L.mode == 0 then out[4] = wait(s, L, now, price) end
+    if out[1] < 2 then parked = room(s, parked, price, ahead) end
+    if maxWaiting >= 0 then parked = max(0, min(parked, maxWaiting - ahead)) end
+  end
+  if parked > 0 then
+    out[3] = parked
+    put(s, 'opened', d(now + 2000000))
+    put(s, 'opening', d(s.opening + parked))
+    s.opened = now + 2000000
+  end
+  if s.dirty or s.rebased or s.set then wrote = true end
+  save(s, L, now)
+  return out
 end
 
 for i = 0, (#KEYS - 1) / 4 - 1 do
-  local n, price, horizon = tonumber(ARGV[10 + 3 * i]), tonumber(ARGV[11 + 3 * i]), tonumber(ARGV[12 + 3 * i])
-  local lane, busy, retry = KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]
-  local s = level(KEYS[4 * i + 2], now)
-  local out = {-1, 0, 0, n, 0, 0, 0}
-  if s then
-    refill(s, c, now, since)
-    local opening = s.opening
-    local ahead, leased = opening, 0
-    if redis.call('EXISTS', lane, busy, retry) > 0 then
-      ahead = ahead + redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
-      leased = redis.call('ZCARD', busy)
-    end
-    local code, g, m = 0, 0, 0
-    if c.num == 0 then code = 3
-    elseif s.closedUntil > now then code = 2
-    elseif ahead + leased > 0 then code = 1
-    else g, m = grants(s, n, price, horizon) end
-
-    local parked = n - m
-    if parked > 0 and code < 2 and maxWait >= 0 and c.num > 0 then
-      parked = max(0, min(parked, floor((s.we - m * price + maxWait - ahead) / price)))
-    end
-    if maxWaiting >= 0 then parked = max(0, min(parked, maxWaiting - ahead)) end
-
-    out = {code, g, m - g, parked, s.we, s.fe, ahead}
-    if m > 0 and c.num > 0 then charge(s, m * price) end
-    if parked > 0 then
-      s.opened, s.opening = now + 2000000, opening + parked
-      put(s, 'opened', d(s.opened))
-      put(s, 'opening', d(s.opening))
-    end
-    if s.dirty or s.set then wrote = true end
-    save(s, c, now, margin)
-  end
-  local at = 3 + 7 * i
-  for j = 1, 7 do reply[at + j] = out[j] end
+  local n, price, horizon = tonumber(ARGV[a + 1 + 3 * i]), tonumber(ARGV[a + 2 + 3 * i]), tonumber(ARGV[a + 3 + 3 * i])
+  local s = level(L, KEYS[4 * i + 2], now)
+  reply[4 + i] = s and entry(s, n, price, horizon, KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]) or {-1, 0, n, -1, 0, 0, 0}
 end
 reply[3] = wrote and redis.call('HINCRBY', KEYS[1], 'n', '1') or 0
 return reply

@@ -70,7 +70,7 @@ func newRig(t testing.TB, limit string) *rig {
 // worker is another opened store on the same Redis.
 func (r *rig) worker(name, limit string) *Store {
 	r.t.Helper()
-	l, err := limiter.ParseLimit(limit)
+	l, err := limiter.ParseLimits(limit)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -92,23 +92,20 @@ func (r *rig) worker(name, limit string) *Store {
 func (r *rig) at(t int64) { r.now = start + t }
 
 // use replaces the limit by exact arithmetic values.
-func (r *rig) use(c limiter.Class) { useClass(r.Store, c) }
-
-func useClass(s *Store, c limiter.Class) {
-	s.class = c
-	s.kind[0], s.kind[1], s.kind[2] = c.Num, c.Den, c.Burst
+func (r *rig) use(c limiter.Class) {
+	r.rule.args = append(r.rule.args[:2:2], modeCounted, 1, "", int(c.Kind), c.Num, c.Den, c.Burst, -1)
 }
 
 // ask asks for n events of one token each and returns the raw answer; nothing is parked.
 func (r *rig) ask(key string, n int64, horizon int64) answer {
 	r.t.Helper()
 	sh := r.shard(key)
-	args := append(slices.Clone(r.kind), -1, 0, n, 1, horizon)
+	args := append(slices.Clone(r.rule.args), 0, n, 1, horizon)
 	rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return readAnswer(rep.values)
+	return readAnswer(rep.values[0])
 }
 
 func (r *rig) hash(key string) map[string]string {

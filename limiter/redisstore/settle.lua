@@ -1,8 +1,8 @@
 -- settle says what became of leased events, and ends the lease if asked.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 num  4 den  5 burst  6 clock tolerance us  7 expiry margin us
---       8 lead us  9 lease us
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+--       lead us, lease us,
 --       then per entry: key, token, release (0, 1), healthy (0, 1), sleep us (0: the receiver is not away), number of
 --       events, and per event: member as leased, fate (0 done, 1 back), member as it goes back, order, after us
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry: code (0 settled, 3 the lease
@@ -11,14 +11,14 @@
 -- Invariant: repeating a call changes nothing; only the holder of the lease changes anything; a lane with events stays in
 --       due.
 --
--- cat common.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1 10000 20 1000000 60000000 100000 5000000 k TOKEN 1 1 0 1 7 0 7 7 0
+-- cat common.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 5000000 k TOKEN 1 1 0 1 7 0 7 7 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local c = {num = tonumber(ARGV[3]), den = tonumber(ARGV[4]), burst = tonumber(ARGV[5]), tol = tonumber(ARGV[6])}
-local margin, lead, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local L, a = limits()
+local lead, ttl = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
-local a = 10
+local e = a + 2
 
 local function events(n, lane, busy, retry, first)
   for j = 0, n - 1 do
@@ -35,21 +35,21 @@ local function events(n, lane, busy, retry, first)
 end
 
 for i = 0, (#KEYS - 2) / 4 - 1 do
-  local key, token, release, healthy = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2] == '1', ARGV[a + 3] == '1'
-  local away, n = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  local key, token, release, healthy = ARGV[e], tonumber(ARGV[e + 1]), ARGV[e + 2] == '1', ARGV[e + 3] == '1'
+  local away, n = tonumber(ARGV[e + 4]), tonumber(ARGV[e + 5])
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  local s = load(KEYS[4 * i + 3])
+  local s = load(L, KEYS[4 * i + 3])
   local code, next = 0, 5000000
   if not s then
     code = -1
-    events(n, lane, busy, retry, a + 6)
+    events(n, lane, busy, retry, e + 6)
     if release then give(busy, lane) end
     redis.call('ZADD', KEYS[2], d(now + next), key)
   elseif s.token ~= token then
     code, next = 3, -1
   else
-    events(n, lane, busy, retry, a + 6)
-    refill(s, c, now, since)
+    events(n, lane, busy, retry, e + 6)
+    refill(s, L, now, since)
     if healthy and s.fails > 0 then
       s.fails = 0
       put(s, 'fails', '0')
@@ -58,21 +58,21 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
     if release then
       give(busy, lane)
       free(s)
-      next = look(s, c, now, lead, lane, retry)
+      next = look(s, L, now, lead, lane, retry)
       if next >= 0 then redis.call('ZADD', KEYS[2], d(now + next), key) else redis.call('ZREM', KEYS[2], key) end
     else
-      next = look(s, c, now, lead, lane, retry)
+      next = look(s, L, now, lead, lane, retry)
       if s.til - now < ttl / 2 then
         s.til = now + ttl
         put(s, 'until', d(s.til))
         redis.call('ZADD', KEYS[2], d(s.til), key)
       end
     end
-    save(s, c, now, margin)
+    save(s, L, now)
   end
   reply[#reply + 1] = code
   reply[#reply + 1] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
   reply[#reply + 1] = next
-  a = a + 6 + 5 * n
+  e = e + 6 + 5 * n
 end
 return reply

@@ -48,6 +48,8 @@ var (
 	settleLua string
 	//go:embed epoch.lua
 	epochLua string
+	//go:embed verify.lua
+	verifyLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -59,16 +61,18 @@ var (
 	leaseScript   = script(leaseLua)
 	settleScript  = script(settleLua)
 	epochScript   = script(epochLua)
+	verifyScript  = script(verifyLua)
 )
 
 // Options of a [Store].
 type Options struct {
-	Name          string        // of the pipeline; keys of all but "sluice" start with it
-	Worker        string        // unique among the live workers
-	Limit         limiter.Limit // of every key
-	MaxWait       time.Duration // the longest expected wait of an event in its lane; 0: any
-	KeyMaxWaiting int64         // the most events of a key that wait; 0: any
+	Name          string         // of the pipeline; keys of all but "sluice" start with it
+	Worker        string         // unique among the live workers
+	Limit         limiter.Limits // of every key
+	MaxWait       time.Duration  // the longest expected wait of an event in its lane; 0: any
+	KeyMaxWaiting int64          // the most events of a key that wait; 0: any
 	Bodies        Bodies
+	VerifyAge     time.Duration // how old a stored event is when its place in the index is verified; 0: 10 s
 	Log           *slog.Logger
 	Registry      prometheus.Registerer
 }
@@ -77,9 +81,7 @@ type Options struct {
 type Store struct {
 	rdb     redis.UniversalClient
 	opt     Options
-	class   limiter.Class
-	kind    []any // the arguments that say what the limit is: num den burst tolerance margin
-	maxCost int64 // MaxWait in tokens; -1: any
+	rule    rule
 	prefix  string
 	shards  [limiter.Shards]*shard
 	calls   latencies
@@ -87,6 +89,8 @@ type Store struct {
 	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
 	metrics *metrics
 	away    atomic.Bool // the last call got no answer
+
+	verified uint64 // of the lane stream, by any worker; used by reconcile only
 
 	toldDamaged atomic.Int64 // Unix second
 
@@ -109,28 +113,23 @@ type shard struct {
 	epoch string    // id; "": not known
 	calls int64     // highest count of calls seen; a lower one tells of a failover that lost writes
 	look  time.Time // when the next key of the shard is due, as far as this worker knows
+
+	suspect atomic.Bool // writes were lost: the index is to be verified from the start
 }
 
 // New returns a store over rdb. [Store.Start] has to open it first.
 func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
-	class := limiter.Class{Num: -1, Den: 1} // what the scripts take for unlimited
-	if !opt.Limit.Unlimited {
-		var err error
-		if class, err = opt.Limit.Class(); err != nil {
-			return nil, err
-		}
+	r, err := newRule(opt.Limit, opt.MaxWait)
+	if err != nil {
+		return nil, err
 	}
 	s := &Store{
-		rdb: rdb, opt: opt, class: class, maxCost: -1,
+		rdb: rdb, opt: opt, rule: r,
 		lost:    make(chan struct{}, 1),
 		metrics: newMetrics(opt.Registry),
 	}
 	if opt.Name != "sluice" {
 		s.prefix = opt.Name + ":"
-	}
-	s.kind = []any{class.Num, class.Den, class.Burst, clockTolerance.Microseconds(), expiryMargin.Microseconds()}
-	if opt.MaxWait > 0 && !opt.Limit.Unlimited {
-		s.maxCost = class.Tokens(opt.MaxWait)
 	}
 	for i := range s.shards {
 		s.shards[i] = s.newShard(i)
@@ -180,7 +179,7 @@ func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error)
 	values, err := sc.Run(ctx, sh.rdb, keys, append([]any{id, sh.now}, args...)...).Slice()
 	r.received = time.Now()
 	sh.metrics.observe(r.received.Sub(r.sent), err)
-	sh.away.Store(err != nil && errorKind(err) != "refused")
+	sh.away.Store(away(err))
 	if err != nil {
 		return r, fmt.Errorf("redis: %w", err)
 	}
@@ -219,6 +218,7 @@ func (sh *shard) seen(n int64) {
 			"shard", sh.tag, "calls", n, "seen", sh.calls)
 		sh.metrics.errors.WithLabelValues("lost_writes").Inc()
 		sh.calls = n
+		sh.suspect.Store(true)
 	}
 	sh.calls = max(sh.calls, n)
 }
@@ -239,14 +239,10 @@ func (sh *shard) due(d time.Duration) {
 // allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows. It
 // has to be longer than a call takes, or every token would be too old when it arrives.
 func (s *Store) allowance() time.Duration {
-	if s.opt.Limit.Unlimited {
+	if s.rule.unlimited {
 		return time.Hour
 	}
-	a := max(minAllowance, 2*s.calls.p99())
-	if s.class.Num > 0 {
-		a = max(a, s.class.Every())
-	}
-	return a
+	return max(minAllowance, s.rule.every, 2*s.calls.p99())
 }
 
 func integer(v any) int64 {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -59,4 +60,27 @@ func (l *Lanes) Delete(ctx context.Context, _ string, seq uint64) error {
 // there when it began. It ends with the first error of fn.
 func (l *Lanes) Each(ctx context.Context, fn func(ev *pipeline.Event, seq uint64) error) error {
 	return l.store.each(ctx, func(ev *pipeline.Event, _ nats.Header, seq uint64) error { return fn(ev, seq) })
+}
+
+// Between is Each for the events with after < sequence <= last.
+func (l *Lanes) Between(ctx context.Context, after, last uint64, fn func(ev *pipeline.Event, seq uint64) error) error {
+	return l.store.between(ctx, after, last, func(ev *pipeline.Event, _ nats.Header, seq uint64) error { return fn(ev, seq) })
+}
+
+// Last is the sequence of the last event that was stored, whether or not it is still there.
+func (l *Lanes) Last(ctx context.Context) (uint64, error) {
+	info, err := l.store.stream.Info(ctx)
+	if err != nil {
+		return 0, explain(l.store.nc, "reading stream "+l.store.name, err)
+	}
+	return info.State.LastSeq, nil
+}
+
+// Has says whether the event stored with sequence seq is there.
+func (l *Lanes) Has(ctx context.Context, key string, seq uint64) (bool, error) {
+	_, err := l.Read(ctx, key, seq)
+	if errors.Is(err, pipeline.ErrGone) {
+		return false, nil
+	}
+	return err == nil, err
 }

@@ -279,11 +279,19 @@ func (s *store) each(ctx context.Context, fn func(ev *pipeline.Event, h nats.Hea
 	if err != nil {
 		return explain(s.nc, "reading stream "+s.name, err)
 	}
-	last := info.State.LastSeq
 	if info.State.Msgs == 0 {
 		return nil
 	}
-	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{HeadersOnly: true})
+	return s.between(ctx, 0, info.State.LastSeq, fn)
+}
+
+// between is each for the events with after < sequence <= last.
+func (s *store) between(ctx context.Context, after, last uint64,
+	fn func(ev *pipeline.Event, h nats.Header, seq uint64) error,
+) error {
+	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
+		HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+	})
 	if err != nil {
 		return explain(s.nc, "reading stream "+s.name, err)
 	}
@@ -331,5 +339,5 @@ func (s *store) each(ctx context.Context, fn func(ev *pipeline.Event, h nats.Hea
 	}
 }
 
-// eachWait is how long each waits for a message before it asks whether there is one.
+// eachWait is how long between waits for a message before it asks whether there is one.
 const eachWait = time.Second

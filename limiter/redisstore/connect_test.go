@@ -1,0 +1,252 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"sluice/integration/testenv"
+	"sluice/limiter"
+)
+
+// lossy dials connections of which one loses the reply to a script once armed: it is received, so the script has run, and
+// not passed on.
+type lossy struct {
+	armed atomic.Pointer[error] // what the caller gets for the reply
+}
+
+func (l *lossy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &lossyConn{Conn: conn, lossy: l}, nil
+}
+
+type lossyConn struct {
+	net.Conn
+	lossy *lossy
+	asked atomic.Bool
+}
+
+func (c *lossyConn) Write(p []byte) (int, error) {
+	c.asked.Store(bytes.Contains(p, []byte("evalsha")))
+	return c.Conn.Write(p)
+}
+
+func (c *lossyConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && c.asked.Load() {
+		if lost := c.lossy.armed.Swap(nil); lost != nil {
+			return 0, *lost
+		}
+	}
+	return n, err
+}
+
+func TestLostReplyRunsTheScriptOnce(t *testing.T) {
+	t.Parallel()
+	single, sentinel, cluster := testenv.Redis(t), testenv.RedisSentinel(t), testenv.RedisCluster(t)
+	var l lossy
+	addresses := map[string]Address{
+		"single": singleAt(single.URL())(t), "sentinel": sentinelAt(sentinel.URL())(t), "cluster": clusterAt(cluster.URL())(t),
+	}
+	addresses["single"].Single.Dialer = l.dial
+	addresses["sentinel"].Sentinel.Dialer = l.dial
+	addresses["cluster"].Cluster.Dialer = l.dial
+	counted := redis.NewScript("return redis.call('INCR', KEYS[1])")
+	for name, address := range addresses {
+		rdb := address.client()
+		defer func() { _ = rdb.Close() }()
+		if err := counted.Run(t.Context(), rdb, []string{"{k}"}).Err(); err != nil { // is loaded now
+			t.Fatalf("%s: %v", name, err)
+		}
+		want := int64(1)
+		for _, lost := range []error{io.EOF, os.ErrDeadlineExceeded, &net.OpError{Op: "read", Err: errors.New("connection reset by peer")}} {
+			l.armed.Store(&lost)
+			err := counted.Run(t.Context(), rdb, []string{"{k}"}).Err()
+			if l.armed.Load() != nil || err == nil || !away(err) {
+				t.Errorf("%s: a reply lost by %q is told as %v", name, lost, err)
+			}
+			want++
+			if got, err := rdb.Get(t.Context(), "{k}").Int64(); err != nil || got != want {
+				t.Errorf("%s: after a reply lost by %q it has run %d times in all, %v, want %d", name, lost, got, err, want)
+			}
+		}
+	}
+}
+
+func TestURLCannotLoosenWhatCorrectnessNeeds(t *testing.T) {
+	t.Parallel()
+	const loose = "max_retries=5&dial_timeout=1h&read_timeout=1h&protocol=3&pool_size=3&pool_timeout=1h"
+	single := singleAt("redis://127.0.0.1:1?" + loose)(t)
+	sentinel := sentinelAt("redis://127.0.0.1:1?master_name=m&replica_only=true&route_by_latency=true&route_randomly=true&" + loose)(t)
+	cluster := clusterAt("redis://127.0.0.1:1?max_redirects=-1&read_only=true&route_by_latency=true&route_randomly=true&" + loose)(t)
+	for _, address := range []Address{single, sentinel, cluster} {
+		if err := address.client().Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if o := single.Single; o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 {
+		t.Errorf("single: %+v", o)
+	}
+	if o := sentinel.Sentinel; o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 || o.ReplicaOnly {
+		t.Errorf("sentinel: %+v", o)
+	}
+	if o := cluster.Cluster; o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 || o.ReadOnly ||
+		o.MaxRedirects < 1 {
+		t.Errorf("cluster: %+v", o)
+	}
+}
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func TestServerOfAnotherKindIsToldWithTheCure(t *testing.T) {
+	t.Parallel()
+	single, sentinel, cluster := testenv.Redis(t), testenv.RedisSentinel(t), testenv.RedisCluster(t)
+	host := func(url string) string { before, _, _ := strings.Cut(url, "?"); return before }
+	for name, test := range map[string]struct {
+		address Address
+		want    []string
+	}{
+		"node of a Cluster, as single": {singleAt(cluster.Nodes()[0].URL())(t), []string{"SLUICE_REDIS_MODE=cluster"}},
+		"Sentinel, as single":          {singleAt(host(sentinel.URL()))(t), []string{"SLUICE_REDIS_MODE=sentinel", "master_name"}},
+		"plain Redis, as Cluster":      {clusterAt(single.URL())(t), []string{"SLUICE_REDIS_MODE=single"}},
+		"Sentinel, as Cluster":         {clusterAt(host(sentinel.URL()))(t), []string{"SLUICE_REDIS_MODE=sentinel"}},
+		"plain Redis, as Sentinel":     {sentinelAt(single.URL() + "?master_name=mymaster")(t), []string{"SLUICE_REDIS_MODE=single"}},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		rdb, err := Connect(ctx, test.address, "redis://h", slog.New(slog.DiscardHandler))
+		cancel()
+		if err == nil {
+			_ = rdb.Close()
+			t.Errorf("%s: connected", name)
+			continue
+		}
+		for _, want := range append(test.want, "SLUICE_REDIS_URL", "redis://h") {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q doesn't say %q", name, err, want)
+			}
+		}
+	}
+}
+
+func TestWhatMayMendIsToldAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	locked, sentinel := testenv.Redis(t, "--requirepass", "hunter2"), testenv.RedisSentinel(t)
+	for name, test := range map[string]struct {
+		address Address
+		want    string
+	}{
+		"wrong password": {singleAt(strings.Replace(locked.URL(), "//", "//:wrong@", 1))(t), "SLUICE_REDIS_PASSWORD"},
+		"no password":    {singleAt(locked.URL())(t), "SLUICE_REDIS_PASSWORD"},
+		"unknown master": {sentinelAt(strings.Replace(sentinel.URL(), "mymaster", "other", 1))(t), `no master \"other\"; check master_name`},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var said lines
+		ended := make(chan error, 1)
+		go func() {
+			rdb, err := Connect(ctx, test.address, "redis://h", said.logger())
+			if err == nil {
+				_ = rdb.Close()
+			}
+			ended <- err
+		}()
+		until(t, func() error {
+			if !strings.Contains(said.String(), test.want) {
+				return errors.New(name + ": the log says only " + said.String())
+			}
+			return nil
+		})
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(said.String(), "wrong@") {
+			t.Errorf("%s: a password in %s", name, said.String())
+		}
+	}
+}
+
+func TestEvictionIsToldOfEachMaster(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.RedisCluster(t)
+	if err := cluster.Nodes()[2].Client().ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var said lines
+	rdb, err := Connect(t.Context(), clusterAt(cluster.URL())(t), "redis://h", said.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rdb.Close() }()
+	port := strings.TrimSuffix(strings.TrimPrefix(cluster.Nodes()[2].URL(), "redis://127.0.0.1"), "/0")
+	if text := said.String(); strings.Count(text, "evict keys") != 1 || !strings.Contains(text, "server=127.0.0.1"+port) {
+		t.Errorf("said %q, want one warning, of 127.0.0.1%s", text, port)
+	}
+}
+
+// A server that can't work for now is told apart from one that refuses, and nothing is written meanwhile.
+func TestErrorsHaveTheirKind(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	s := openOn(t, place{singleAt(server.URL()), only(server)}.connect(t), &bodies{created: 7}, "one")
+	for _, test := range []struct {
+		begin, end []any
+		want       string
+		away       bool
+	}{
+		{[]any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}, "memory", false},
+		{[]any{"config", "set", "min-replicas-to-write", "1"}, []any{"config", "set", "min-replicas-to-write", "0"}, "unavailable", true},
+		{[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}, "unavailable", true},
+		{[]any{"acl", "setuser", "default", "-hmget"}, []any{"acl", "setuser", "default", "+hmget"}, "refused", false},
+	} {
+		if err := server.Client().Do(t.Context(), test.begin...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Reserve(t.Context(), keyOf(1), 1, 0)
+		if err == nil || errorKind(err) != test.want || s.Healthy() == test.away {
+			t.Errorf("%v: %v is of kind %s, healthy %v", test.begin, err, errorKind(err), s.Healthy())
+		}
+		if err := server.Client().Do(t.Context(), test.end...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 {
+		if d, err := s.Reserve(t.Context(), keyOf(1), 1, 0); err != nil || d.Verdict != limiter.Go {
+			t.Errorf("afterwards: %+v, %v, want the whole burst", d, err)
+		}
+	}
+	if err := (&net.OpError{Op: "dial", Err: errors.New("refused")}); errorKind(err) != "connection" || errorKind(context.DeadlineExceeded) != "timeout" {
+		t.Error("errors of the way have another kind")
+	}
+}

@@ -1,0 +1,216 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sluice/limiter"
+	"sluice/pipeline"
+)
+
+const (
+	// verifyAge is at least how old a body is when its place in the index is looked for: much older than one whose worker
+	// still is about to park it.
+	verifyAge = 10 * time.Second
+
+	// verifyLock is for how long nobody else verifies the shards of a worker that died over it.
+	verifyLock = 10 * time.Second
+)
+
+// reconcile verifies every stored body once, when it has reached the age: one that has no place in the index gets one. It
+// lost it, or never had one, when a worker died before it could park, or when Redis lost writes. It goes on until ctx ends.
+//
+// A body is known to be old enough by the stream's last sequence, as of two looks ago; nobody's clock matters.
+func (s *Store) reconcile(ctx context.Context) {
+	age := s.opt.VerifyAge
+	if age == 0 {
+		age = verifyAge
+	}
+	looks := time.NewTicker(age / 2)
+	defer looks.Stop()
+	var before, last uint64 // the last sequence, two looks ago and one look ago
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-looks.C:
+		}
+		if err := s.verify(ctx, before); err != nil && !errors.Is(err, ErrEpoch) && ctx.Err() == nil {
+			s.opt.Log.Debug("the index can't be verified now", "err", err)
+		}
+		if now, err := s.opt.Bodies.Last(ctx); err == nil {
+			before, last = last, now
+		}
+	}
+}
+
+// verify verifies the bodies up to the sequence last, of those shards where that wasn't done yet, unless another worker
+// is about it.
+func (s *Store) verify(ctx context.Context, last uint64) error {
+	if last <= s.verified && !s.suspicious() {
+		return nil
+	}
+	var all [limiter.Shards]*verification
+	from := last
+	for i, sh := range s.shards {
+		v := &verification{shard: sh, ctx: ctx}
+		free, err := v.begin()
+		if err != nil || !free {
+			return err
+		}
+		if v.done < last {
+			all[i] = v
+			from = min(from, v.done)
+			continue
+		}
+		if err := v.end(v.done); err != nil {
+			return err
+		}
+	}
+	if from < last {
+		err := s.opt.Bodies.Between(ctx, from, last, func(ev *pipeline.Event, seq uint64) error {
+			v := all[limiter.Shard(ev.Key)]
+			if v == nil || seq <= v.done {
+				return nil
+			}
+			return v.add(ev, seq)
+		})
+		if err != nil {
+			return fmt.Errorf("read the lane stream: %w", err)
+		}
+	}
+	for _, v := range all {
+		if v == nil {
+			continue
+		}
+		if err := v.end(last); err != nil {
+			return err
+		}
+	}
+	s.verified = last
+	return nil
+}
+
+// suspicious says whether any shard has to be verified from the start.
+func (s *Store) suspicious() bool {
+	for _, sh := range s.shards {
+		if sh.suspect.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// verification is one worker's pass over the bodies of one shard.
+type verification struct {
+	*shard
+	ctx    context.Context
+	done   uint64 // all up to here are verified
+	events []stored
+}
+
+// stored is an event whose body is in the lane stream.
+type stored struct {
+	key   string
+	entry pipeline.Entry
+}
+
+// errVerified says that another worker has taken over, because this one was too slow.
+var errVerified = errors.New("another worker verifies the index")
+
+// begin says whether nobody else verifies the shard, and takes that over then.
+func (v *verification) begin() (free bool, err error) {
+	upTo := int64(-1)
+	if v.suspect.Load() {
+		upTo = 0
+	}
+	_, err = v.call(nil, verifyLock, upTo, false)
+	if errors.Is(err, errVerified) {
+		return false, nil
+	}
+	if err == nil && upTo == 0 {
+		v.done = 0
+		v.suspect.Store(false)
+	}
+	return err == nil, err
+}
+
+func (v *verification) add(ev *pipeline.Event, seq uint64) error {
+	v.events = append(v.events, stored{ev.Key, storedEntry(ev, seq)})
+	if len(v.events) < maxKeys {
+		return nil
+	}
+	return v.flush(verifyLock, seq)
+}
+
+// end verifies what is left and lets others go on from last.
+func (v *verification) end(last uint64) error { return v.flush(0, last) }
+
+// flush verifies the events collected, up to the sequence upTo. The place of one that seems to have none is given only
+// after another look at its body: had it been settled since it was read, there would be none.
+func (v *verification) flush(lock time.Duration, upTo uint64) error {
+	var missing []int64
+	var err error
+	if len(v.events) > 0 {
+		if missing, err = v.call(v.events, verifyLock, -1, false); err != nil {
+			return err
+		}
+	}
+	var orphans []stored
+	for _, i := range missing {
+		ev := v.events[i]
+		there, err := v.opt.Bodies.Has(v.ctx, ev.key, ev.entry.Seq)
+		if err != nil {
+			return fmt.Errorf("read the lane stream: %w", err)
+		}
+		if there {
+			orphans = append(orphans, ev)
+		}
+	}
+	added, err := v.call(orphans, lock, int64(upTo), true)
+	if err != nil {
+		return err
+	}
+	v.events = v.events[:0]
+	if len(added) > 0 {
+		v.due(0)
+		v.metrics.orphans.Add(float64(len(added)))
+		v.opt.Log.Warn("stored events had no place in the lane index and got one", "shard", v.tag, "events", len(added))
+	}
+	return nil
+}
+
+// call runs the script and answers which of the events had no place.
+func (v *verification) call(events []stored, lock time.Duration, upTo int64, add bool) (missing []int64, err error) {
+	keys := append(make([]string, 0, 2+3*len(events)), v.epochKey, v.dueKey)
+	args := append(make([]any, 0, 4+4*len(events)), v.opt.Worker, lock.Microseconds(), upTo, bit(add))
+	for _, ev := range events {
+		keys = append(keys, v.keys(nil, ev.key)[1:]...)
+		args = append(args, limiter.EncodeKey(ev.key), ev.entry.Seq, member(ev.entry), ev.entry.Order)
+	}
+	r, err := v.run(verifyScript, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	if integer(r.values[0]) > 0 {
+		return nil, errVerified
+	}
+	if upTo < 0 {
+		v.done = uint64(integer(r.values[1]))
+	}
+	for _, place := range r.values[2:] {
+		missing = append(missing, integer(place)-1)
+	}
+	return missing, nil
+}
+
+// storedEntry is the place that a stored body has in the index as long as the index knows nothing newer.
+func storedEntry(ev *pipeline.Event, seq uint64) pipeline.Entry {
+	cost, err := pipeline.CostOf(ev.Header)
+	if err != nil {
+		cost = 1 // it was readable when the event was parked
+	}
+	return pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First}
+}

@@ -1,0 +1,69 @@
+-- verify looks whether stored events have their place in the index, gives one to those that haven't if asked, and notes
+-- how far the lane stream is verified.
+--
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: lane busy retry, each :{tag}:<key>
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 worker  4 for how long in us nobody else verifies the shard (0: ends)
+--       5 sequence up to which all events of the shard are verified after this call (-1: as before)
+--       6 add (1: events without a place get one, 0: they are only told)
+--       then per event: key, sequence, member, order
+-- reply {1} the epoch is another, nothing was written; else {0, now, calls, us for which another verifies the shard (0:
+--       nobody does; else nothing was done), sequence up to which it is verified, then the place in the call, from 1, of
+--       each event that had no place in the index}
+-- A settled event's body is deleted before its place. So an event that has no place, and whose body is there after that was
+-- seen, has lost its place; one that is given a place after its body went is found gone by the next lease, which settles it.
+-- Invariant: an event that has a place keeps it and gets no other.
+--
+-- cat common.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7
+local ok = epoch(KEYS[1], ARGV[1])
+if not ok then return {1} end
+local now = clock(tonumber(ARGV[2]))
+local me, span, upTo, add = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
+local e = redis.call('HMGET', KEYS[1], 'verified', 'verifier', 'verifying')
+local verified, til = tonumber(e[1] or '') or 0, tonumber(e[3] or '') or 0
+if e[2] and e[2] ~= me and til > now then return {0, now, 0, til - now, verified} end
+
+local function sequence(member) return string.match(member, '^%d+') end
+
+-- retries answers the sequences of a key's retry, read once in a call.
+local read = {}
+local function retries(retry)
+  local set = read[retry]
+  if not set then
+    set = {}
+    local members = redis.call('ZRANGE', retry, '0', '-1')
+    for i = 1, #members do set[sequence(members[i]) or ''] = true end
+    read[retry] = set
+  end
+  return set
+end
+
+-- waits says whether an event is in a set whose score is its place in the source.
+local function waits(set, seq, order)
+  local members = redis.call('ZRANGEBYSCORE', set, order, order)
+  for i = 1, #members do
+    if sequence(members[i]) == seq then return true end
+  end
+  return false
+end
+
+local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, verified}
+for i = 0, (#KEYS - 2) / 3 - 1 do
+  local a = 7 + 4 * i
+  local key, seq, member, order = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  local lane, busy, retry = KEYS[3 * i + 3], KEYS[3 * i + 4], KEYS[3 * i + 5]
+  if not waits(lane, seq, order) and not waits(busy, seq, order) and not retries(retry)[seq] then
+    reply[#reply + 1] = i + 1
+    if add then
+      redis.call('ZADD', lane, order, member)
+      redis.call('ZADD', KEYS[2], 'LT', d(now), key)
+    end
+  end
+end
+
+if upTo >= 0 then redis.call('HSET', KEYS[1], 'verified', d(upTo)) end
+if span > 0 then
+  redis.call('HSET', KEYS[1], 'verifier', me, 'verifying', d(now + span))
+else
+  redis.call('HDEL', KEYS[1], 'verifier', 'verifying')
+end
+return reply
