@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -127,12 +128,24 @@ func (h *hatch) run(limit string, to pipeline.Sink, done <-chan struct{}) {
 	go func() { ended <- w.Run(running) }()
 	<-done
 	h.b.StopTimer()
+	h.reportRedis()
 	stop()
 	if err := <-ended; err != nil {
 		h.b.Error(err)
 	}
 	if err := source.Close(context.WithoutCancel(ctx)); err != nil {
 		h.b.Error(err)
+	}
+}
+
+// reportRedis reports the time that Redis spent in scripts per event.
+func (h *hatch) reportRedis() {
+	for line := range strings.Lines(h.rdb.Client().Info(h.b.Context(), "commandstats").Val()) {
+		var calls, micros int64
+		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d,usec=%d", &calls, &micros); err == nil {
+			h.b.ReportMetric(float64(micros)/float64(max(h.b.N, 1000)), "redis-us/event")
+			h.b.ReportMetric(float64(calls)/float64(max(h.b.N, 1000)), "calls/event")
+		}
 	}
 }
 

@@ -276,6 +276,14 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 		}
 	}
 	for _, e := range append(ready, ordered(s.lane)...) {
+		if !e.Expires.IsZero() && !now.Before(e.Expires) {
+			delete(s.retry, memberOf(e))
+			delete(s.lane, memberOf(e))
+			s.busy[memberOf(e)] = e
+			out = append(out, Leased{Entry: e, Expired: true})
+			most++
+			continue
+		}
 		slot := m.slot(r.Key, s, e.Cost, now)
 		if len(out) >= most || slot > r.Horizon {
 			break

@@ -30,6 +30,7 @@ type slot struct {
 type leasedEvent struct {
 	Entry
 	slot  slot
+	over  bool          // its time is over, and it has no slot
 	ready chan struct{} // closed when ev or err is set
 	ev    *Event
 	err   error
@@ -40,7 +41,9 @@ func newLaunches() *launches { return &launches{more: make(chan struct{}, 1)} }
 func (q *launches) add(e *leasedEvent) {
 	q.mu.Lock()
 	q.events = append(q.events, e)
-	q.slots = append(q.slots, e.slot)
+	if !e.over {
+		q.slots = append(q.slots, e.slot)
+	}
 	q.mu.Unlock()
 	q.wake()
 }
@@ -95,12 +98,19 @@ func (q *launches) slot(cost int64, now time.Time) (s slot, missed int, ok bool)
 	return s, missed, true
 }
 
+// giveBack puts a slot that wasn't used back in front of the others.
+func (q *launches) giveBack(s slot) {
+	q.mu.Lock()
+	q.slots = append([]slot{s}, q.slots...)
+	q.mu.Unlock()
+}
+
 // readPatience is how long a body is asked for again before its event goes back to the lane: by then its slot is gone.
 const readPatience = time.Second
 
 // fetch starts to read the body of a leased event.
 func (w *Worker) fetch(ctx context.Context, key string, l Leased) *leasedEvent {
-	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, ready: make(chan struct{})}
+	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Expired, ready: make(chan struct{})}
 	go func() {
 		defer close(e.ready)
 		patient, cancel := context.WithTimeout(ctx, readPatience)
@@ -117,6 +127,7 @@ func (w *Worker) fetch(ctx context.Context, key string, l Leased) *leasedEvent {
 		if !l.First.IsZero() {
 			e.ev.First = l.First
 		}
+		e.ev.Expires, _ = ExpiresOf(e.ev.Header, e.ev.Time) // readable, or it would not have been parked
 	}()
 	return e
 }
@@ -131,6 +142,10 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 			begun := make(chan struct{})
 			go func() { l.results <- w.pushLeased(hard, l.key, e, begun) }()
 			<-begun // the scheduler would rather start the last one first
+			continue
+		}
+		if errors.Is(err, errExpired) {
+			go func() { l.results <- w.expire(hard, e) }()
 			continue
 		}
 		r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
@@ -155,6 +170,9 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 		return e.err
 	}
 	for {
+		if e.over || e.ev.expired(time.Now()) {
+			return errExpired
+		}
 		s, missed, ok := l.todo.slot(e.Cost, time.Now())
 		for range missed {
 			w.missed()
@@ -164,6 +182,10 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 		}
 		if err := sleepUntil(ctx, s.at); err != nil {
 			return err
+		}
+		if e.ev.expired(time.Now()) {
+			l.todo.giveBack(s)
+			return errExpired
 		}
 		if err := w.slots.acquire(ctx, true); err != nil {
 			return err
@@ -203,6 +225,15 @@ func (w *Worker) pushLeased(hard context.Context, key string, e *leasedEvent, be
 			r.After = f.after
 		}
 	case w.finish(hard, e.ev, e.Seq, f, err):
+		r.Fate = Done
+	}
+	return r
+}
+
+// expire drops an event of a lane whose time is over.
+func (w *Worker) expire(hard context.Context, e *leasedEvent) result {
+	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
+	if w.finish(hard, e.ev, e.Seq, fate{outcome: Expired}, nil) {
 		r.Fate = Done
 	}
 	return r

@@ -14,10 +14,11 @@ const (
 	Delivered    Outcome = "delivered"
 	DeadLettered Outcome = "dead_lettered"
 	Dropped      Outcome = "dropped"
+	Expired      Outcome = "expired"
 )
 
 // Outcomes lists all outcomes.
-var Outcomes = []Outcome{Delivered, DeadLettered, Dropped}
+var Outcomes = []Outcome{Delivered, DeadLettered, Dropped, Expired}
 
 // Path is the way a delivered event took: the closed set of the label of sluice_event_latency_seconds.
 type Path string

@@ -117,6 +117,10 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 		w.bury(hard, d, reason, err)
 		return
 	}
+	if ev.expired(time.Now()) {
+		w.drop(d, Expired)
+		return
+	}
 	dec, err := w.reserve(soft, d, ev)
 	if err != nil {
 		d.HandBack() // the worker stops
@@ -148,6 +152,9 @@ func (w *Worker) admit(ev *Event) (DeadReason, error) {
 		return NoKey, err
 	}
 	if ev.Cost, err = CostOf(ev.Header); err != nil {
+		return BadHeader, err
+	}
+	if ev.Expires, err = ExpiresOf(ev.Header, ev.Time); err != nil {
 		return BadHeader, err
 	}
 	w.sample.see(ev)
@@ -245,6 +252,11 @@ func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec lim
 	w.Observer.HeldNow(-1)
 	if err != nil {
 		d.HandBack()
+		return
+	}
+	if ev.expired(time.Now()) {
+		w.slots.release()
+		w.drop(d, Expired)
 		return
 	}
 	if reason := w.hindrance(ev.Key, dec.Stale); reason != "" {
@@ -359,14 +371,15 @@ func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 }
 
 func entryOf(ev *Event, seq uint64) Entry {
-	return Entry{Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First}
+	return Entry{
+		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
+	}
 }
 
 // overflow ends an event that would wait too long.
 func (w *Worker) overflow(hard context.Context, d Delivery, dec limiter.Decision) {
 	if w.cfg.Drop {
-		d.Ack()
-		w.Observer.Settled(Dropped)
+		w.drop(d, Dropped)
 		return
 	}
 	reason := MaxWait

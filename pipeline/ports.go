@@ -21,6 +21,7 @@ type Event struct {
 	Time    time.Time // when the source stored it
 	Source  SourceID
 	Cost    int64     // tokens it takes, at least 1
+	Expires time.Time // when it loses its meaning; zero: never
 	Attempt int       // pushes started so far
 	First   time.Time // when the first push started; zero before
 }
@@ -135,6 +136,7 @@ type Entry struct {
 	Attempt int
 	Cost    int64
 	First   time.Time // when the first push started; zero before. Kept to the millisecond
+	Expires time.Time // when the event loses its meaning; zero: never. Kept to the millisecond
 }
 
 // LaneInfo is what is known of a lane after a call.
@@ -155,8 +157,9 @@ type ParkRequest struct {
 // Leased is one event that a lease gives the right to push.
 type Leased struct {
 	Entry
-	At    time.Time // its slot, by this process' monotonic clock
-	Stale time.Time // when its tokens are too old to be used
+	At      time.Time // its slot, by this process' monotonic clock
+	Stale   time.Time // when its tokens are too old to be used
+	Expired bool      // its time is over: it has no slot and is to be dropped
 }
 
 // LeaseRequest asks for the next events of a lane.

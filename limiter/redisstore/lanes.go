@@ -13,16 +13,21 @@ import (
 	"sluice/pipeline"
 )
 
-// member is an entry as it stands in the sets: its sequence alone for an event that was never tried and costs 1.
+// member is an entry as it stands in the sets: its sequence alone for an event that was never tried, costs 1 and never
+// expires.
 func member(e pipeline.Entry) string {
-	if e.Attempt == 0 && e.Cost == 1 {
+	if e.Attempt == 0 && e.Cost == 1 && e.Expires.IsZero() {
 		return strconv.FormatUint(e.Seq, 10)
 	}
-	first := int64(0)
-	if !e.First.IsZero() {
-		first = e.First.UnixMilli()
+	return fmt.Sprintf("%d,%d,%d,%d,%d,%d", e.Seq, e.Attempt, e.Cost, millis(e.Expires), e.Order, millis(e.First))
+}
+
+// millis is t in Unix milliseconds, at least 1; 0 for no time.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
 	}
-	return fmt.Sprintf("%d,%d,%d,0,%d,%d", e.Seq, e.Attempt, e.Cost, e.Order, first)
+	return max(1, t.UnixMilli())
 }
 
 func parseMember(m string, order uint64) (pipeline.Entry, error) {
@@ -40,6 +45,9 @@ func parseMember(m string, order uint64) (pipeline.Entry, error) {
 	e.Seq = uint64(number(0))
 	if len(f) > 1 {
 		e.Attempt, e.Cost = int(number(1)), max(1, number(2))
+		if ms := number(3); ms > 0 {
+			e.Expires = time.UnixMilli(ms)
+		}
 		if ms := number(5); ms > 0 {
 			e.First = time.UnixMilli(ms)
 		}
@@ -192,7 +200,7 @@ func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Le
 		}
 		slot := micros(integer(e[2]))
 		l.Events = append(l.Events, pipeline.Leased{
-			Entry: entry, At: r.received.Add(slot), Stale: r.sent.Add(slot + allowance),
+			Entry: entry, At: r.received.Add(slot), Stale: r.sent.Add(slot + allowance), Expired: slot < 0,
 		})
 	}
 	return l, nil

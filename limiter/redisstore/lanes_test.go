@@ -204,6 +204,33 @@ func TestRetriedEventComesBackAtItsOwnTimeWhileTheLaneGoesOn(t *testing.T) {
 	}
 }
 
+func TestExpiredEventTakesNoTokensAndItsSlotGoesToTheNext(t *testing.T) {
+	r := newRig(t, "1/s burst 1")
+	over := time.UnixMilli(start/1000 + 500)
+	for seq := range uint64(4) {
+		e := pipeline.Entry{Seq: seq + 1, Order: seq + 1, Cost: 1}
+		if seq < 2 {
+			e.Expires = over
+		}
+		if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.at(500_000)
+	l := leaseOf(t, r.Store, "k", 0, 10)
+	if got, want := seqs(l), []uint64{1, 2, 3, 4}; !slices.Equal(got, want) {
+		t.Fatalf("leased %v, want %v", got, want)
+	}
+	for i, e := range l.Events {
+		if e.Expired != (i < 2) {
+			t.Errorf("event %d: %+v", i+1, e)
+		}
+	}
+	if wait := l.Events[3].At.Sub(l.Events[2].At); wait != time.Second {
+		t.Errorf("the second slot is %s after the first, want 1s: the expired ones have none", wait)
+	}
+}
+
 func TestNewEventWakesALaneWhoseRetryIsFarAway(t *testing.T) {
 	r := newRig(t, "100/s burst 100")
 	_, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", After: 30 * time.Second,

@@ -6,7 +6,7 @@
 --       then per entry: key, token of the lease held (0: a new one), most events, horizon us
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, -1 damaged), token (0: not granted),
---       events waiting, us until the next look (-1: no need), then per event: member, order, us until its slot}}
+--       events waiting, us until the next look (-1: no need), then per event: member, order, us until its slot (-1: its time is over: it takes no tokens and is to be dropped)}}
 -- A holder that asks anew without its token has lost it (a lost reply): it takes the lease over from itself.
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
@@ -19,17 +19,28 @@ local L, a = limits()
 local lead, holder, ttl = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
--- book moves one event to busy if its slot lies within the horizon.
+-- lease puts one event under the lease.
+local function lease(out, from, busy, member, order, at)
+  redis.call('ZREM', from, member)
+  redis.call('ZADD', busy, order, member)
+  out[#out + 1] = member
+  out[#out + 1] = order
+  out[#out + 1] = at
+end
+
+-- expired says whether a member's time is over.
+local function expired(member)
+  local ms = string.match(member, '^%d+,%d+,%d+,(%d+)')
+  return ms and ms ~= '0' and tonumber(ms) * 1000 <= now
+end
+
+-- book leases one event if its slot lies within the horizon.
 local function book(s, out, from, busy, member, order, horizon)
   local price = cost(member)
   local at = L.mode == 2 and now or earliest(s, L, now, price)
   if at > now + horizon then return false end
-  redis.call('ZREM', from, member)
-  redis.call('ZADD', busy, order, member)
   if L.mode == 0 then charge(s, L, now, at, price, price) end
-  out[#out + 1] = member
-  out[#out + 1] = order
-  out[#out + 1] = at - now
+  lease(out, from, busy, member, order, at - now)
   return true
 end
 
@@ -40,12 +51,20 @@ local function fill(s, out, lane, busy, retry, most, horizon)
   local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
   for i = 1, #own do
     local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
-    if not book(s, out, retry, busy, own[i], order, horizon) then return end
+    if expired(own[i]) then
+      lease(out, retry, busy, own[i], order, -1)
+    elseif not book(s, out, retry, busy, own[i], order, horizon) then
+      return
+    end
   end
   if #own == most then return end
   local first = redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES')
   for i = 1, #first, 2 do
-    if not book(s, out, lane, busy, first[i], first[i + 1], horizon) then return end
+    if expired(first[i]) then
+      lease(out, lane, busy, first[i], first[i + 1], -1)
+    elseif not book(s, out, lane, busy, first[i], first[i + 1], horizon) then
+      return
+    end
   end
 end
 

@@ -212,5 +212,11 @@ func storedEntry(ev *pipeline.Event, seq uint64) pipeline.Entry {
 	if err != nil {
 		cost = 1 // it was readable when the event was parked
 	}
-	return pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First}
+	expires, err := pipeline.ExpiresOf(ev.Header, ev.Time)
+	if err != nil {
+		expires = time.Time{}
+	}
+	return pipeline.Entry{
+		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires,
+	}
 }

@@ -1,0 +1,49 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const expiresHeader = "Sluice-Expires"
+
+// ExpiresOf is when an event loses its meaning: Sluice-Expires as a time in RFC 3339, or as a duration (also in days: 2d)
+// counted from published. Zero: never. An error is final for the event: it is dead-lettered as [BadHeader].
+func ExpiresOf(h Header, published time.Time) (time.Time, error) {
+	text := strings.TrimSpace(h.Get(expiresHeader))
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n int64
+		n, err = strconv.ParseInt(days, 10, 64)
+		d = time.Duration(n) * 24 * time.Hour
+		if n > maxExpiryDays {
+			err = errors.New("too long")
+		}
+	}
+	if err != nil || d < 0 {
+		return time.Time{}, fmt.Errorf("%s is %.40q, neither a time such as 2026-12-24T18:00:00Z nor a duration such as 90s or 2d", expiresHeader, text)
+	}
+	return published.Add(d), nil
+}
+
+const maxExpiryDays = 100 * 365
+
+// errExpired says that an event's time is over: it is dropped, and its slot goes to the next.
+var errExpired = errors.New("expired")
+
+func (ev *Event) expired(now time.Time) bool { return !ev.Expires.IsZero() && !now.Before(ev.Expires) }
+
+// drop ends an event of the source whose time is over.
+func (w *Worker) drop(d Delivery, outcome Outcome) {
+	d.Ack()
+	w.Observer.Settled(outcome)
+}
