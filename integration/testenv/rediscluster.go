@@ -98,12 +98,15 @@ func (c *ClusterServers) Replace(dead, by int) {
 		}
 	}
 	heir := c.nodes[by].client
-	free := 0 // the first slot that may have no owner now
-	owned := heir.ClusterSlots(ctx).Val()
-	slices.SortFunc(owned, func(a, b redis.ClusterSlot) int { return a.Start - b.Start })
-	for _, r := range append(owned, redis.ClusterSlot{Start: clusterSlots}) {
+	var owned []redis.SlotRange
+	for _, shard := range heir.ClusterShards(ctx).Val() {
+		owned = append(owned, shard.Slots...)
+	}
+	slices.SortFunc(owned, func(a, b redis.SlotRange) int { return int(a.Start - b.Start) })
+	free := int64(0) // the first slot that may have no owner now
+	for _, r := range append(owned, redis.SlotRange{Start: clusterSlots}) {
 		if free < r.Start {
-			c.must(heir.ClusterAddSlotsRange(ctx, free, r.Start-1))
+			c.must(heir.ClusterAddSlotsRange(ctx, int(free), int(r.Start-1)))
 		}
 		free = r.End + 1
 	}

@@ -80,10 +80,10 @@ func tune(o options) {
 // reply is lost, however its nodes' clients are told not to. Only MOVED, ASK and READONLY are followed up: nothing was run.
 type once struct{ client *redis.ClusterClient }
 
-// single is a command that isn't repeated.
-type single struct{ redis.Cmder }
+// unrepeated is a command that is sent once.
+type unrepeated struct{ redis.Cmder }
 
-func (single) NoRetry() bool { return true }
+func (unrepeated) NoRetry() bool { return true }
 
 func (once) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -94,7 +94,7 @@ func (once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 // ProcessHook also has the client look for the slots' new places as soon as a node fails; the dead can't say MOVED.
 func (o once) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, single{cmd})
+		err := next(ctx, unrepeated{cmd})
 		if away(err) {
 			o.client.ReloadState(ctx)
 		}
