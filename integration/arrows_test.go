@@ -48,6 +48,7 @@ var foreignDeps = []struct {
 	forbidden []string
 }{
 	{"sluice/limiter", []string{"github.com/nats-io/...", "github.com/redis/...", "net/http"}},
+	{"sluice/limiter/httplimit", []string{"github.com/nats-io/...", "github.com/redis/...", "sluice/pipeline"}},
 	{"sluice/pipeline", []string{"github.com/nats-io/...", "github.com/redis/...", "net/http"}},
 	{"sluice/cmd/sluice", []string{ // what only tests need
 		"github.com/creack/pty", "go.uber.org/goleak", "go.uber.org/goleak/...",
@@ -131,7 +132,7 @@ func TestImportsFollowTheArrows(t *testing.T) {
 		t.Error(fault)
 	}
 	for _, want := range []string{
-		"sluice/limiter", "sluice/limiter/redisstore", "sluice/pipeline", "sluice/pipeline/stream", "sluice/sink", "sluice/cmd/sluice",
+		"sluice/limiter", "sluice/limiter/redisstore", "sluice/limiter/httplimit", "sluice/pipeline", "sluice/pipeline/stream", "sluice/sink", "sluice/cmd/sluice",
 	} {
 		if !slices.ContainsFunc(packages, func(p goPackage) bool { return p.ImportPath == want }) {
 			t.Errorf("%s doesn't exist: its rules hold nothing", want)
@@ -152,6 +153,8 @@ func TestArrowsTellForbiddenImports(t *testing.T) {
 		{"sluice/limiter", nil, []string{"net/http"}, 1},
 		{"sluice/limiter/redisstore", []string{"sluice/limiter", "sluice/pipeline"}, []string{"github.com/redis/go-redis/v9", "net/http"}, 0},
 		{"sluice/limiter/redisstore", []string{"sluice/pipeline/stream"}, nil, 1},
+		{"sluice/limiter/httplimit", []string{"sluice/limiter"}, []string{"net/http", "sluice/limiter"}, 0},
+		{"sluice/limiter/httplimit", []string{"sluice/limiter/redisstore"}, []string{"github.com/redis/go-redis/v9"}, 2},
 		{"sluice/pipeline", []string{"sluice/limiter"}, []string{"net"}, 0},
 		{"sluice/pipeline", []string{"sluice/limiter/redisstore"}, []string{"github.com/redis/go-redis/v9"}, 2},
 		{"sluice/pipeline", nil, []string{"github.com/nats-io/nuid"}, 1},

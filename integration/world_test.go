@@ -203,8 +203,13 @@ func byKey(requests []testenv.Request) map[string][]time.Time {
 // since the receiver shares the machine with all else.
 func (w *world) bounded(rate float64, burst int) {
 	w.t.Helper()
+	w.boundedWithin(rate, burst, 100*time.Millisecond)
+}
+
+func (w *world) boundedWithin(rate float64, burst int, allowance time.Duration) {
+	w.t.Helper()
 	for key, times := range byKey(w.receiver.Requests()) {
-		if x := testenv.BoundExcess(times, rate, burst, 100*time.Millisecond); x > 0 {
+		if x := testenv.BoundExcess(times, rate, burst, allowance); x > 0 {
 			w.t.Errorf("key %s got %.2f pushes more than its limit allows", key, x)
 		}
 	}

@@ -46,10 +46,18 @@ type Decision struct {
 	// Stale is when the token has become too old to be used: a push that starts later would break the bound.
 	Stale time.Time
 
-	// Wait is how long the event is expected to wait in its lane (Park, Overflow).
+	// Wait is how long the event is expected to wait in its lane (Park, Overflow); without lanes, how long until it could go
+	// if nothing else of its key goes before: who asks again after exactly so long finds its tokens. 0 of a refusal: that
+	// can't be said, as while the limit is 0.
 	Wait time.Duration
 	// Ahead is the number of events of the key that waited before this one (Park, Overflow).
 	Ahead int64
 	// Counted says that the key's state expects a park for this event; hand it on to the lane index.
 	Counted bool
+
+	// Remaining is the number of whole tokens that the limit with the fewest has left, once this event has taken its own: so
+	// much could go at once. math.MaxInt64 if nothing is counted; 0 if that isn't known, as for Never.
+	Remaining int64
+	// Scarcest is the place of that limit in the key's Limits.
+	Scarcest int
 }

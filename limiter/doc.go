@@ -1,5 +1,8 @@
 // Package limiter says who may go, and when: the grammar of limits, their exact arithmetic, and the words for decisions.
-// It needs nothing but the standard library; package redisstore below it keeps the state in Redis.
+// It needs nothing but the standard library.
+//
+// [Local] limits the keys of one process. Package redisstore has the same for all processes on one Redis (and the store of
+// sluice's workers), package httplimit a middleware over either.
 //
 // A key has one limit or several, and an event of the key goes when all of them can pay its cost. Each is of one [Kind]:
 //
@@ -12,9 +15,9 @@
 // tokens are taken from every limit at that moment, or from none.
 //
 // All arithmetic is in integers, microseconds and tokens, so that it is exact, and so that the scripts in Redis, which know
-// only doubles, can do the same. [Model] is that arithmetic for one key with the time as an argument, [Local] a limiter for
-// the keys of one process.
+// only doubles, can do the same. [Model] is that arithmetic for one key with the time as an argument.
 //
-// Read limits.go and limit.go for what a person writes, class.go, state.go and sliding.go for the arithmetic, model.go and
-// local.go for its use, decision.go for the answers, and key.go for how the key of an event becomes a name in Redis and NATS.
+// Read limits.go and limit.go for what a person writes, class.go, state.go and sliding.go for the arithmetic, model.go,
+// local.go and tiers.go for its use, decision.go for the answers, and key.go for how the key of an event becomes a name in
+// Redis and NATS.
 package limiter

@@ -79,6 +79,41 @@ func ExampleLocal_severalLimits() {
 	// 4 false true
 }
 
+// Keys of a tier share its limits, a key may have its own, and both may change at any time.
+func ExampleLocal_tiers() {
+	limits := func(text string) limiter.Limits {
+		ls, _ := limiter.ParseLimits(text)
+		return ls
+	}
+	local, _ := limiter.NewLocal(limits("2/h"))
+	_ = local.SetTier("gold", limits("4/h"))
+	local.Assign("alice", "gold")
+	_ = local.SetKey("bob", limits("1/h"))
+
+	hour := func() {
+		for _, key := range []string{"alice", "bob", "carol"} {
+			allowed := 0
+			for range 10 {
+				if d, _ := local.Reserve(context.Background(), key, 1, 0); d.Verdict == limiter.Go {
+					allowed++
+				}
+			}
+			fmt.Printf("%s: %d of %s\n", key, allowed, local.Limits(key))
+		}
+	}
+	hour()
+	_ = local.SetTier("gold", limits("unlimited"))
+	local.ResetKey("bob")
+	hour()
+	// Output:
+	// alice: 4 of 4/h
+	// bob: 1 of 1/h
+	// carol: 2 of 2/h
+	// alice: 10 of unlimited
+	// bob: 0 of 2/h
+	// carol: 0 of 2/h
+}
+
 // The model takes the time as an argument.
 func ExampleModel() {
 	limits, _ := limiter.ParseLimits("10/s burst 3")

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 )
@@ -12,11 +13,14 @@ import (
 type Local struct {
 	start time.Time // the 0 of the models' times
 
-	mu   sync.Mutex
-	plan *plan
-	keys map[string]*Model
-	ring []string // the keys, to look at in turn for those that can be forgotten
-	hand int
+	mu    sync.Mutex
+	plan  *plan // of the keys that neither have limits of their own nor belong to a tier that has
+	own   map[string]*plan
+	tier  map[string]string // of the keys that belong to one
+	plans map[string]*plan  // of the tiers
+	keys  map[string]*Model
+	ring  []string // the keys, to look at in turn for those that can be forgotten
+	hand  int
 }
 
 // NewLocal returns a limiter for keys that share the limits, each with tokens of its own. Limits that the arithmetic can't
@@ -26,10 +30,14 @@ func NewLocal(limits Limits) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Local{start: time.Now(), plan: p, keys: map[string]*Model{}}, nil
+	return &Local{
+		start: time.Now(), plan: p, keys: map[string]*Model{},
+		own: map[string]*plan{}, tier: map[string]string{}, plans: map[string]*plan{},
+	}, nil
 }
 
-// SetLimits changes the limits of all keys at once, as [Model.SetLimits] does for one.
+// SetLimits changes the limits of all keys at once, as [Model.SetLimits] does for one, but not of those with limits of
+// their own or of a tier.
 func (l *Local) SetLimits(limits Limits) error {
 	p, err := newPlan(limits)
 	if err != nil {
@@ -51,26 +59,30 @@ func (l *Local) Reserve(ctx context.Context, key string, cost int64, horizon tim
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := time.Now() // under the lock, so that no key sees time go back
+	p := l.planOf(key)
 	switch {
-	case l.plan.paused:
+	case p.paused:
 		return Decision{Verdict: Park, Reason: Paused}, nil
-	case l.plan.unlimited:
-		return Decision{Verdict: Go, At: at, Stale: at.Add(l.plan.allowance)}, nil
-	case cost > l.plan.maxCost:
+	case p.unlimited:
+		return Decision{Verdict: Go, At: at, Stale: at.Add(p.allowance), Remaining: math.MaxInt64}, nil
+	case cost > p.maxCost:
 		return Decision{Verdict: Never}, nil
 	}
 
 	now := at.Sub(l.start).Microseconds()
-	r := l.model(key, now).Reserve(now, 1, cost, horizon)
+	r := l.model(key, p, now).Reserve(now, 1, cost, horizon)
+	d := Decision{Remaining: r.Remaining, Scarcest: r.Scarcest}
 	switch {
 	case r.Granted == 1:
-		return Decision{Verdict: Go, At: at, Stale: at.Add(l.plan.allowance)}, nil
+		d.Verdict, d.At = Go, at
+		d.Stale = at.Add(p.allowance)
 	case r.Scheduled == 1:
-		slot := l.start.Add(duration(r.Slots[0]))
-		return Decision{Verdict: Hold, Reason: Throttled, At: slot, Stale: slot.Add(l.plan.allowance)}, nil
+		d.Verdict, d.Reason, d.At = Hold, Throttled, l.start.Add(duration(r.Slots[0]))
+		d.Stale = d.At.Add(p.allowance)
 	default:
-		return Decision{Verdict: Park, Reason: Throttled, Wait: r.Wait}, nil
+		d.Verdict, d.Reason, d.Wait = Park, Throttled, r.Wait
 	}
+	return d, nil
 }
 
 // Len is the number of keys in memory.
@@ -80,19 +92,19 @@ func (l *Local) Len() int {
 	return len(l.keys)
 }
 
-// model is the key's model under the limits of now.
-func (l *Local) model(key string, now int64) *Model {
+// model is the key's model under the limits of now, which are p.
+func (l *Local) model(key string, p *plan, now int64) *Model {
 	m, ok := l.keys[key]
 	if !ok {
 		// Two looks for each new key: the ring turns faster than it grows.
 		l.forgetOne(now)
 		l.forgetOne(now)
-		m = &Model{plan: l.plan, states: make([]State, len(l.plan.classes))}
+		m = &Model{plan: p, states: make([]State, len(p.classes))}
 		l.keys[key] = m
 		l.ring = append(l.ring, key)
 	}
-	if m.plan != l.plan {
-		m.follow(l.plan)
+	if m.plan != p {
+		m.follow(p)
 	}
 	return m
 }
@@ -105,8 +117,8 @@ func (l *Local) forgetOne(now int64) {
 	l.hand %= len(l.ring)
 	key := l.ring[l.hand]
 	m := l.keys[key]
-	if m.plan != l.plan {
-		m.follow(l.plan)
+	if p := l.planOf(key); m.plan != p {
+		m.follow(p)
 	}
 	if m.FullAt(now) > now {
 		l.hand++

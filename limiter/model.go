@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -70,6 +71,8 @@ type Reservation struct {
 	Scheduled int64         // so many of the others have a slot
 	Slots     []int64       // the times of those, in order
 	Wait      time.Duration // from now until a further event of this cost could go, rounded up; Forever
+	Remaining int64         // whole tokens that the limit with the fewest has left for now; math.MaxInt64 if unlimited
+	Scarcest  int           // the place of that limit in the Limits
 }
 
 // Reserve takes the tokens of up to n events of the same cost, at least 1, in the order of the events: now, or at the
@@ -84,7 +87,7 @@ func (m *Model) Reserve(now, n, cost int64, horizon time.Duration) Reservation {
 func (m *Model) reserve(now, n, cost, horizon int64) Reservation {
 	switch {
 	case m.plan.unlimited:
-		return Reservation{Granted: max(0, n)}
+		return Reservation{Granted: max(0, n), Remaining: math.MaxInt64}
 	case m.plan.paused || cost > m.plan.maxCost:
 		return Reservation{Wait: Forever}
 	}
@@ -104,6 +107,7 @@ func (m *Model) reserve(now, n, cost, horizon int64) Reservation {
 		next = m.plan.earliest(states, now, cost)
 	}
 	r.Wait = duration(next - now)
+	r.Remaining, r.Scarcest = m.plan.scarcest(states, now)
 	for i := range states {
 		if r.Granted+r.Scheduled > 0 || rebased[i] {
 			m.states[i] = states[i]
@@ -147,6 +151,7 @@ const minAllowance = 20 * time.Millisecond
 
 // plan is limits with all that is computed from them once. It doesn't change.
 type plan struct {
+	limits            Limits // in their order
 	paused, unlimited bool
 	maxCost           int64
 	allowance         time.Duration // how late a token may be used: one token's time, or a little more
@@ -159,7 +164,7 @@ func newPlan(limits Limits) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{paused: limits.Paused(), unlimited: limits.Unlimited(), maxCost: limits.MaxCost()}
+	p := &plan{limits: limits, paused: limits.Paused(), unlimited: limits.Unlimited(), maxCost: limits.MaxCost()}
 	allowance := Forever
 	for _, l := range limits {
 		if p.uncounted() {
@@ -188,6 +193,17 @@ func (p *plan) fits(states []State, now, n, cost int64) int64 {
 		n = min(n, c.fits(states[i], now)/cost)
 	}
 	return max(0, n)
+}
+
+// scarcest is the fewest tokens that any limit can pay now, and the place of that limit.
+func (p *plan) scarcest(states []State, now int64) (tokens int64, place int) {
+	tokens = math.MaxInt64
+	for i, c := range p.classes {
+		if n := c.fits(states[i], now); n < tokens {
+			tokens, place = n, i
+		}
+	}
+	return tokens, place
 }
 
 // earliest is the greatest of the limits' earliest times. What fits a limit at one time fits it at any later one.

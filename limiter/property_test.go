@@ -100,7 +100,7 @@ func TestOneCallForManyIsManyCallsForOne(t *testing.T) {
 				one := b.Reserve(now, 1, cost, horizon)
 				got.Granted, got.Scheduled = got.Granted+one.Granted, got.Scheduled+one.Scheduled
 				got.Slots = append(got.Slots, one.Slots...)
-				got.Wait = one.Wait
+				got.Wait, got.Remaining, got.Scarcest = one.Wait, one.Remaining, one.Scarcest
 			}
 			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(a.states, b.states) {
 				t.Fatalf("%v: %d at once %+v %+v, one by one %+v %+v", ls, n, want, a.states, got, b.states)
@@ -240,7 +240,7 @@ func TestBucketIsTheGenericCellRateAlgorithm(t *testing.T) {
 		c, _ := l.Class()
 		m := modelOf(c)
 		gcra := arrival{num: c.Num, den: c.Den, burst: c.Burst}
-		now := epoch0 - epoch0 + 1 // small, so that the sums stay below 2^63
+		now := int64(1) // small, so that the sums stay below 2^63
 		for range 60 {
 			now += randomGap(r, Limits{l})
 			n, horizon := 1+r.Int64N(60), r.Int64N(2)*r.Int64N(seconds)

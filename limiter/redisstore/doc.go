@@ -6,6 +6,8 @@
 // lease, settle. The state is spread over [sluice/limiter.Shards] hash tags; calls of one kind for one shard are collected
 // while one is in flight, so that callers ask one event at a time and Redis sees batches.
 //
+// [Limiter] is for programs that want only shared limits: it needs neither lanes nor a stream.
+//
 // The state belongs to one epoch per shard. A worker names the epoch's id in every call; when Redis has lost it, nothing
 // is written, the calls fail with [ErrEpoch], and [Store.Run] rebuilds the index from the stored bodies.
 package redisstore

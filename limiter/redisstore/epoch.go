@@ -134,7 +134,7 @@ func (sh *shard) open(ctx context.Context, fresh bool) (bool, error) {
 
 // rebuild indexes all bodies of the missing shards under one build and then lets their new epoch begin.
 func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error {
-	name := rand.Text()
+	name := s.build // kept over attempts: a build that was cut short is its own to go on with
 	building := map[*shard]*indexing{}
 	for _, sh := range missing {
 		v, err := sh.epochCall(ctx, nil, "build", name)
@@ -226,7 +226,11 @@ func (sh *shard) epochCall(ctx context.Context, lanes []string, what ...any) ([]
 	ctx, cancel := context.WithTimeout(ctx, 5*callTimeout)
 	defer cancel()
 	keys := append([]string{sh.epochKey, sh.dueKey}, lanes...)
-	args := append([]any{what[0], sh.now, sh.opt.Bodies.Created()}, what[1:]...)
+	created := int64(0)
+	if !sh.alone {
+		created = sh.opt.Bodies.Created()
+	}
+	args := append([]any{what[0], sh.now, created}, what[1:]...)
 	v, err := epochScript.Run(ctx, sh.rdb, keys, args...).Slice()
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)

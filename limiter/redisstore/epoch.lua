@@ -6,9 +6,11 @@
 --       "build":  4 name of the build (random)
 --       "index":  4 name of the build, then per event: key, member, order
 --       "finish": 4 name of the build  5 new id (random)  6 fresh
+--       "begin":  4 new id (random)  5 fresh, for a limiter without lanes, whose creation time of the lane stream is 0
 -- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
 --       version of sluice wrote it: nothing may be touched)
 --       build: {1} begun, {0} another's build is alive; index, finish: {1} or {0}: the build is no longer this one: stop
+--       begin: {1, id, calls}, {0} (the state belongs to a pipeline) or {2, format}
 -- Invariant: the id appears only after every body of the lane stream was indexed under one build.
 --
 -- cat common.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
@@ -20,6 +22,14 @@ if what == 'open' then
   if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
   if not e[1] or e[2] ~= lanes then return {0} end
   if ARGV[4] == '1' then redis.call('HSET', KEYS[1], 'since', '0') end
+  return {1, e[1], tonumber(e[3] or '0')}
+elseif what == 'begin' then
+  if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
+  if e[2] and e[2] ~= lanes then return {0} end
+  if not e[1] then
+    e[1], e[3] = ARGV[4], '1'
+    redis.call('HSET', KEYS[1], 'lanes', lanes, 'format', FORMAT, 'id', e[1], 'since', ARGV[5] == '1' and '0' or d(now), 'n', e[3])
+  end
   return {1, e[1], tonumber(e[3] or '0')}
 elseif what == 'build' then
   if e[1] and e[2] == lanes then return {0} end
@@ -39,7 +49,8 @@ if what == 'index' then
     redis.call('ZADD', KEYS[2], 'NX', d(now), ARGV[a])
   end
 elseif what == 'finish' then
+  -- Slots promised before the loss are kept for up to a second: buckets begin to fill when the last of them has passed.
   redis.call('HDEL', KEYS[1], 'building', 'buildingAt')
-  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now), 'n', '1')
+  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now + 1000000), 'n', '1')
 end
 return {1}

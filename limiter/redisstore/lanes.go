@@ -200,7 +200,7 @@ func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Le
 		}
 		slot := micros(integer(e[2]))
 		l.Events = append(l.Events, pipeline.Leased{
-			Entry: entry, At: r.received.Add(slot), Stale: r.sent.Add(slot + allowance), Expired: slot < 0,
+			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance), Expired: slot < 0,
 		})
 	}
 	return l, nil

@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"context"
+	"errors"
+	"math"
 	"time"
 
 	"sluice/limiter"
@@ -60,7 +62,10 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	keys := make([]string, 1, 1+4*len(groups))
 	keys[0] = sh.epochKey
 	waiting := int64(-1)
-	if sh.opt.KeyMaxWaiting > 0 {
+	switch {
+	case sh.alone:
+		waiting = 0
+	case sh.opt.KeyMaxWaiting > 0:
 		waiting = sh.opt.KeyMaxWaiting
 	}
 	args := append(make([]any, 0, 16+3*len(groups)), sh.rule.args...)
@@ -75,6 +80,11 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	}
 	sh.metrics.keys.Observe(float64(len(groups)))
 	r, err := sh.run(reserveScript, keys, args)
+	if sh.alone && errors.Is(err, ErrEpoch) { // nobody else begins it
+		if err = sh.begin(); err == nil {
+			r, err = sh.run(reserveScript, keys, args)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -86,6 +96,9 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 		}
 		for n, member := range g.members {
 			out[member] = a.decide(int64(n), g.cost, r, sh.rule.each, allowance)
+			if sh.rule.unlimited {
+				out[member].Remaining = math.MaxInt64
+			}
 		}
 	}
 	return nil
@@ -96,33 +109,43 @@ type answer struct {
 	code, granted, parked int64
 	wait                  int64 // us until one more could go, if nothing were ahead; -1: not known
 	ahead                 int64
-	tokens, rest          int64 // of the first limit, before
+	tokens, rest          int64 // before, of the limit with the fewest
+	scarcest              int64 // that limit's place
 	slots                 []any // us until each promised slot
 }
 
 func readAnswer(value any) answer {
 	v, _ := value.([]any)
 	return answer{
-		integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6]), v[7:],
+		integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6]),
+		integer(v[7]), v[8:],
 	}
 }
 
 // decide says what the answer means for the event number n of the group, counted from 0. each is what an event adds to the
 // wait of those behind it.
 func (a answer) decide(n, cost int64, r reply, each, allowance time.Duration) limiter.Decision {
+	remaining := max(0, a.tokens-cost*min(n+1, a.granted+int64(len(a.slots))))
 	if n < a.granted {
-		return limiter.Decision{Verdict: limiter.Go, At: r.received, Stale: r.sent.Add(allowance)}
+		return limiter.Decision{
+			Verdict: limiter.Go, At: r.ran, Stale: r.ran.Add(allowance),
+			Remaining: remaining, Scarcest: int(a.scarcest),
+		}
 	}
 	n -= a.granted
 	if n < int64(len(a.slots)) {
 		wait := micros(integer(a.slots[n]))
 		return limiter.Decision{
 			Verdict: limiter.Hold, Reason: limiter.Throttled,
-			At: r.received.Add(wait), Stale: r.sent.Add(wait + allowance),
+			At: r.ran.Add(wait), Stale: r.ran.Add(wait + allowance),
+			Remaining: remaining, Scarcest: int(a.scarcest),
 		}
 	}
 	n -= int64(len(a.slots))
-	d := limiter.Decision{Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead + n, Counted: a.code >= 0}
+	d := limiter.Decision{
+		Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead + n, Counted: a.code >= 0,
+		Remaining: remaining, Scarcest: int(a.scarcest),
+	}
 	if a.wait >= 0 {
 		d.Wait = micros(a.wait) + time.Duration(a.ahead+n*cost)*each
 	}

@@ -6,8 +6,9 @@
 --       horizon us (-1: grant nothing)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
---       one more could go (-1: unknown), events ahead, tokens and rest of the first limit before, then in how many us each
---       promised slot is}}; what is neither granted, promised nor parked would wait too long
+--       one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that limit's
+--       place from 0, then in how many us each promised slot is}}; what is neither granted, promised nor parked would wait
+--       too long
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --
@@ -44,23 +45,33 @@ local function room(s, n, price, ahead)
   return max(0, n)
 end
 
+-- scarcest answers the whole tokens and the rest of the limit that has the fewest now, and that limit's place from 0.
+local function scarcest(s)
+  local tokens, rest, place = 0, 0, 0
+  for i = 1, #L do
+    local t, r = left(L[i], s[i], now)
+    if L[i].kind == 3 and s[i].w * L[i].slice > now then t = min(t, 0) end
+    if i == 1 or t < tokens then tokens, rest, place = t, r, i - 1 end
+  end
+  return tokens, rest, place
+end
+
 -- entry carries out one entry of the call.
 local function entry(s, n, price, horizon, lane, busy, retry)
   refill(s, L, now, since)
-  local tokens, rest = 0, 0
-  if #L > 0 then tokens, rest = left(L[1], s[1], now) end
+  local tokens, rest, place = scarcest(s)
   local ahead, leased = s.opening, 0
   if redis.call('EXISTS', lane, busy, retry) > 0 then
     ahead = ahead + redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
     leased = redis.call('ZCARD', busy)
   end
-  local out = {0, 0, 0, -1, ahead, tokens, rest}
+  local out = {0, 0, 0, -1, ahead, tokens, rest, place}
   if L.mode == 1 then out[1] = 3
   elseif s.closedUntil > now then out[1] = 2
   elseif ahead + leased > 0 then out[1] = 1
   else out[2] = grant(s, out, n, price, horizon) end
 
-  local parked = n - out[2] - (#out - 7)
+  local parked = n - out[2] - (#out - 8)
   if parked > 0 then
     if L.mode == 0 then out[4] = wait(s, L, now, price) end
     if out[1] < 2 then parked = room(s, parked, price, ahead) end
@@ -80,7 +91,7 @@ end
 for i = 0, (#KEYS - 1) / 4 - 1 do
   local n, price, horizon = tonumber(ARGV[a + 1 + 3 * i]), tonumber(ARGV[a + 2 + 3 * i]), tonumber(ARGV[a + 3 + 3 * i])
   local s = level(L, KEYS[4 * i + 2], now)
-  reply[4 + i] = s and entry(s, n, price, horizon, KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]) or {-1, 0, n, -1, 0, 0, 0}
+  reply[4 + i] = s and entry(s, n, price, horizon, KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]) or {-1, 0, n, -1, 0, 0, 0, 0}
 end
 reply[3] = wrote and redis.call('HINCRBY', KEYS[1], 'n', '1') or 0
 return reply

@@ -16,7 +16,10 @@ import (
 	"sluice/pipeline"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m)
+}
 
 // bodies is a lane stream in memory.
 type bodies struct {

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -84,8 +85,10 @@ type Store struct {
 	rule    rule
 	prefix  string
 	shards  [limiter.Shards]*shard
-	calls   latencies
+	alone   bool          // a [Limiter]: no lanes, and nobody opens the state
+	begins  sync.Mutex    // held while a [Limiter] begins its epochs
 	lost    chan struct{} // a shard's epoch is not known
+	build   string        // name of this worker's rebuilds
 	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
 	metrics *metrics
 	away    atomic.Bool // the last call got no answer
@@ -110,10 +113,12 @@ type shard struct {
 	settle  *batcher[pipeline.SettleRequest, settled]
 
 	mu    sync.Mutex
+	clock clock
 	epoch string    // id; "": not known
 	calls int64     // highest count of calls seen; a lower one tells of a failover that lost writes
 	look  time.Time // when the next key of the shard is due, as far as this worker knows
 
+	known   bool        // of a [Limiter]: it has known an epoch, so that another tells of a loss; see begin
 	suspect atomic.Bool // writes were lost: the index is to be verified from the start
 }
 
@@ -126,6 +131,7 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 	s := &Store{
 		rdb: rdb, opt: opt, rule: r,
 		lost:    make(chan struct{}, 1),
+		build:   rand.Text(),
 		metrics: newMetrics(opt.Registry),
 	}
 	if opt.Name != "sluice" {
@@ -158,11 +164,10 @@ func (sh *shard) keys(to []string, key string) []string {
 	return append(to, sh.prefix+"ratelimit:"+e, sh.prefix+"lane:"+e, sh.prefix+"busy:"+e, sh.prefix+"retry:"+e)
 }
 
-// reply is a script's answer with when it was asked and received, by this process' clock: what it says of the future is
-// true no earlier than counted from sent, and surely so counted from received.
+// reply is a script's answer with when it ran, by this process' clock.
 type reply struct {
-	values         []any
-	sent, received time.Time
+	values []any
+	ran    time.Time
 }
 
 // run calls a script in the shard's epoch. The values exclude the first three (status, now, calls).
@@ -175,20 +180,21 @@ func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	r := reply{sent: time.Now()}
+	var r reply
+	sent := time.Now()
 	values, err := sc.Run(ctx, sh.rdb, keys, append([]any{id, sh.now}, args...)...).Slice()
-	r.received = time.Now()
-	sh.metrics.observe(r.received.Sub(r.sent), err)
+	received := time.Now()
+	sh.metrics.observe(received.Sub(sent), err)
 	sh.away.Store(away(err))
 	if err != nil {
 		return r, fmt.Errorf("redis: %w", err)
 	}
-	sh.Store.calls.add(r.received.Sub(r.sent))
 	if status := integer(values[0]); status == 1 {
 		sh.lose(id)
 		return r, ErrEpoch
 	}
 	sh.seen(integer(values[2]))
+	r.ran = sh.clock.at(sent, received, integer(values[1]))
 	r.values = values[3:]
 	return r, nil
 }
@@ -236,13 +242,12 @@ func (sh *shard) due(d time.Duration) {
 	sh.mu.Unlock()
 }
 
-// allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows. It
-// has to be longer than a call takes, or every token would be too old when it arrives.
+// allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows.
 func (s *Store) allowance() time.Duration {
 	if s.rule.unlimited {
 		return time.Hour
 	}
-	return max(minAllowance, s.rule.every, 2*s.calls.p99())
+	return max(minAllowance, s.rule.every)
 }
 
 func integer(v any) int64 {

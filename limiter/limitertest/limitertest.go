@@ -1,0 +1,191 @@
+// Package limitertest is the suite that every limiter has to pass, wherever it keeps its tokens.
+package limitertest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sluice/limiter"
+)
+
+// Limiter is what is tested.
+type Limiter interface {
+	Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error)
+}
+
+// Run tests limiters that open makes, each with limits of its own and no state.
+func Run(t *testing.T, open func(t *testing.T, limits limiter.Limits) Limiter) {
+	for name, test := range map[string]func(*suite){
+		"burst at once, then refused with a wait that suffices": (*suite).burst,
+		"slots within the horizon are apart as the rate says":   (*suite).slots,
+		"a refusal takes nothing":                               (*suite).refusal,
+		"a horizon below 0 only asks":                           (*suite).asking,
+		"cost counts, and what can never fit is told":           (*suite).cost,
+		"keys don't share tokens":                               (*suite).keys,
+		"several limits agree":                                  (*suite).several,
+		"paused and unlimited":                                  (*suite).extremes,
+		"many at once never exceed the limit":                   (*suite).concurrent,
+	} {
+		t.Run(name, func(t *testing.T) { test(&suite{t, open}) })
+	}
+}
+
+type suite struct {
+	*testing.T
+	open func(*testing.T, limiter.Limits) Limiter
+}
+
+func (s *suite) limiter(limits string) Limiter {
+	s.Helper()
+	l, err := limiter.ParseLimits(limits)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return s.open(s.T, l)
+}
+
+func (s *suite) ask(l Limiter, key string, cost int64, horizon time.Duration) limiter.Decision {
+	s.Helper()
+	d, err := l.Reserve(s.Context(), key, cost, horizon)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return d
+}
+
+// want asks n times and wants the verdict each time.
+func (s *suite) want(l Limiter, key string, n int, verdict limiter.Verdict) {
+	s.Helper()
+	for i := range n {
+		if d := s.ask(l, key, 1, 0); d.Verdict != verdict {
+			s.Fatalf("reservation %d of %d: %+v, want verdict %d", i+1, n, d, verdict)
+		}
+	}
+}
+
+func (s *suite) burst() {
+	l := s.limiter("2/s burst 5")
+	s.want(l, "k", 5, limiter.Go)
+	d := s.ask(l, "k", 1, 0)
+	if d.Verdict != limiter.Park || d.Wait <= 0 || d.Wait > 500*time.Millisecond {
+		s.Fatalf("beyond the burst: %+v, want a wait of up to half a second", d)
+	}
+	time.Sleep(d.Wait)
+	s.want(l, "k", 1, limiter.Go)
+}
+
+func (s *suite) slots() {
+	l := s.limiter("10/s burst 1")
+	s.want(l, "k", 1, limiter.Go)
+	var before time.Time
+	for i := range 9 {
+		d := s.ask(l, "k", 1, time.Second)
+		if d.Verdict != limiter.Hold {
+			s.Fatalf("slot %d: %+v, want hold", i, d)
+		}
+		if apart := d.At.Sub(before); i > 0 && (apart < 80*time.Millisecond || apart > 200*time.Millisecond) {
+			s.Errorf("slot %d is %s after the one before, want about 100 ms", i, apart)
+		}
+		if !d.Stale.After(d.At) && d.Stale.Before(d.At.Add(-time.Second)) {
+			s.Errorf("slot %d is stale at %s, before %s", i, d.Stale, d.At)
+		}
+		before = d.At
+	}
+}
+
+func (s *suite) refusal() {
+	l := s.limiter("10/m burst 2")
+	s.want(l, "k", 2, limiter.Go)
+	first := s.ask(l, "k", 1, 0)
+	s.want(l, "k", 20, limiter.Park)
+	if d := s.ask(l, "k", 1, 0); d.Wait > first.Wait {
+		s.Errorf("after twenty refusals the wait is %s, it was %s", d.Wait, first.Wait)
+	}
+}
+
+func (s *suite) asking() {
+	l := s.limiter("1/m burst 1")
+	for range 5 {
+		if d := s.ask(l, "k", 1, -1); d.Verdict == limiter.Go || d.Verdict == limiter.Hold {
+			s.Fatalf("asking took something: %+v", d)
+		}
+	}
+	s.want(l, "k", 1, limiter.Go)
+}
+
+func (s *suite) cost() {
+	l := s.limiter("1/m burst 10")
+	if d := s.ask(l, "k", 7, 0); d.Verdict != limiter.Go {
+		s.Fatalf("7 of 10: %+v", d)
+	}
+	if d := s.ask(l, "k", 4, 0); d.Verdict != limiter.Park {
+		s.Fatalf("4 of the 3 left: %+v", d)
+	}
+	if d := s.ask(l, "k", 3, 0); d.Verdict != limiter.Go {
+		s.Fatalf("3 of the 3 left: %+v", d)
+	}
+	if d := s.ask(l, "k", 11, 0); d.Verdict != limiter.Never {
+		s.Errorf("11 of 10: %+v, want never", d)
+	}
+}
+
+func (s *suite) keys() {
+	l := s.limiter("1/m burst 1")
+	for i, key := range []string{"a", "a.b", "*", ">", " ", "{x}", "%", "\x00", "🙂"} {
+		if d := s.ask(l, key, 1, 0); d.Verdict != limiter.Go {
+			s.Errorf("key %d, %q: %+v, want go", i, key, d)
+		}
+	}
+}
+
+func (s *suite) several() {
+	l := s.limiter("5/s burst 5, 8/m sliding, 20/h window")
+	s.want(l, "k", 5, limiter.Go)
+	s.want(l, "k", 1, limiter.Park)
+	time.Sleep(1100 * time.Millisecond)
+	s.want(l, "k", 3, limiter.Go)
+	if d := s.ask(l, "k", 1, 0); d.Verdict != limiter.Park || d.Wait < 30*time.Second {
+		s.Errorf("the ninth in a minute: %+v, want a long wait", d)
+	}
+}
+
+func (s *suite) extremes() {
+	s.want(s.limiter("0"), "k", 3, limiter.Park)
+	l := s.limiter("unlimited")
+	for range 100 {
+		if d := s.ask(l, "k", 1_000_000, 0); d.Verdict != limiter.Go {
+			s.Fatalf("unlimited: %+v", d)
+		}
+	}
+}
+
+func (s *suite) concurrent() {
+	const rate, burst = 500, 50
+	l := s.limiter(fmt.Sprintf("%d/s burst %d", rate, burst))
+	var passed atomic.Int64
+	var asking sync.WaitGroup
+	begin := time.Now()
+	for range 8 {
+		asking.Go(func() {
+			for time.Since(begin) < 400*time.Millisecond {
+				d, err := l.Reserve(s.Context(), "k", 1, 0)
+				if err != nil {
+					s.Error(err)
+					return
+				}
+				if d.Verdict == limiter.Go {
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	most := burst + int64(time.Since(begin).Seconds()*rate) + 1
+	if n := passed.Load(); n > most || n < most*7/10 {
+		s.Errorf("%d passed, want at most %d and most of that", n, most)
+	}
+}

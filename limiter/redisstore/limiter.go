@@ -1,0 +1,117 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"sluice/limiter"
+)
+
+// ErrName says that the name of a [Limiter] is that of a pipeline, whose state it must not touch. Choose another.
+var ErrName = errors.New("the name belongs to a pipeline")
+
+// LimiterOptions of a [Limiter]. The zero value will do.
+type LimiterOptions struct {
+	Name     string                // its keys in Redis start with it, so that limiters of different names don't meet; "": limiter
+	Log      *slog.Logger          // of damaged or lost state; nil: none
+	Registry prometheus.Registerer // for the metrics of the calls; nil: none. Of two limiters one has to wrap it
+}
+
+// Limiter is what [limiter.Local] is, with its tokens in Redis: all processes that use the same Redis and name share them. It has
+// no lanes, starts nothing and needs no end. All methods may be called at the same time; calls that come while one is in
+// flight go to Redis together.
+//
+// A Redis that has lost its data brings no fresh burst, as long as one of the processes that knew them is alive: a key then
+// holds what can have been refilled since.
+type Limiter struct{ store *Store }
+
+// NewLimiter returns a limiter for keys that share the limits, each with tokens of its own. Redis is first called when
+// the first tokens are asked for. The client is best made with MaxRetries: -1, as each repetition of a call whose answer
+// was lost takes tokens once more, and ContextTimeoutEnabled: true.
+func NewLimiter(rdb redis.UniversalClient, limits limiter.Limits, opt LimiterOptions) (*Limiter, error) {
+	log := opt.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s, err := New(rdb, Options{Name: cmp.Or(opt.Name, "limiter"), Limit: limits, Log: log, Registry: opt.Registry})
+	if err != nil {
+		return nil, err
+	}
+	s.alone = true
+	s.rule.each = 0 // what is refused doesn't queue
+	return &Limiter{s}, nil
+}
+
+// Reserve takes cost tokens, at least 1, of key (1 to [limiter.MaxKey] bytes), now ([limiter.Go]) or at a slot at most
+// horizon (1 s at most) ahead ([limiter.Hold]). Else it takes nothing and says how long to wait ([limiter.Park]), or that it
+// costs too much ([limiter.Never]). A horizon below 0 only asks. It answers by the end of ctx; when it errs, nobody knows
+// whether tokens were taken.
+func (l *Limiter) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	if key == "" || len(key) > limiter.MaxKey {
+		return limiter.Decision{}, fmt.Errorf("a key has 1 to %d bytes, not %d", limiter.MaxKey, len(key))
+	}
+	if l.store.rule.unlimited { // nothing to ask
+		now := time.Now()
+		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(l.store.allowance()), Remaining: math.MaxInt64}, nil
+	}
+	d, err := l.store.Reserve(ctx, key, max(1, cost), horizon)
+	if d.Verdict == limiter.Overflow { // no lane has room
+		d.Verdict = limiter.Park
+	}
+	return d, err
+}
+
+// Limits are those of every key. They must not be changed.
+func (l *Limiter) Limits(string) limiter.Limits { return l.store.opt.Limit }
+
+// begin learns the epoch of all shards, and lets one begin where there is none. What one shard has lost, all have: the
+// sooner that is seen by a process that knew them, the smaller is the chance that one that has just started begins them, as
+// if for the first time, with a whole burst for each key.
+func (sh *shard) begin() error {
+	sh.begins.Lock()
+	defer sh.begins.Unlock()
+	if sh.hasEpoch() { // another has begun them meanwhile
+		return nil
+	}
+	for _, other := range sh.shards {
+		if err := other.beginOne(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (sh *shard) hasEpoch() bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.epoch != ""
+}
+
+func (sh *shard) beginOne() error {
+	v, err := sh.epochCall(context.Background(), nil, "begin", rand.Text(), bit(!sh.known))
+	switch {
+	case err != nil:
+		return err
+	case integer(v[0]) == 0:
+		return fmt.Errorf("%w: %q", ErrName, sh.opt.Name)
+	case integer(v[0]) == 2:
+		return fmt.Errorf("%w: it has %v, this version of sluice reads 1", ErrFormat, v[1])
+	}
+	id, _ := v[1].(string)
+	sh.mu.Lock()
+	if sh.epoch != id {
+		sh.epoch, sh.calls = id, 0
+	}
+	sh.mu.Unlock()
+	sh.known = true
+	return nil
+}
