@@ -47,6 +47,13 @@ func TestCommandLinesOfTheReadmeWork(t *testing.T) {
 	if code, _, stderr := command(t, []string{"NATS_URL=" + server.URL(), "SETUP=all"}, "", "setup"); code != 0 {
 		t.Fatal(stderr) // the page's own set-up comes later on it
 	}
+	letter := &nats.Msg{Subject: "sluice.dlq.rejected.alice", Data: []byte(`{"order": 16}`), Header: nats.Header{
+		"Sluice-Id": {"order-16"}, "Sluice-Source": {"EVENTS:1:1"}, "Sluice-Key": {"alice"}, "Sluice-Subject": {"events.alice"},
+		"Sluice-Time": {time.Now().Format(time.RFC3339)}, "Sluice-Reason": {"rejected"},
+	}}
+	if _, err := server.JetStream().PublishMsg(t.Context(), letter); err != nil { // what the page looks at
+		t.Fatal(err)
+	}
 	shell := func(line string, forever bool) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -14,6 +14,7 @@ import (
 const (
 	costHeader     = "Sluice-Cost"
 	msgIDHeader    = "Nats-Msg-Id"
+	idHeader       = "Sluice-Id"
 	ceSourceHeader = "ce-source"
 	ceIDHeader     = "ce-id"
 )
@@ -32,15 +33,32 @@ func CostOf(h Header) (int64, error) {
 	return cost, nil
 }
 
+// ReplayPrefix begins the Nats-Msg-Id of every event that was put back into the source from the dead letters.
+const ReplayPrefix = "dlq:"
+
+// Replayed says whether h is of an event that was put back from the dead letters, and gives the id that it had before. It
+// stands in Sluice-Id, which means this only where Nats-Msg-Id begins with [ReplayPrefix].
+func Replayed(h Header) (id string, ok bool) {
+	if !strings.HasPrefix(h.Get(msgIDHeader), ReplayPrefix) {
+		return "", false
+	}
+	id = h.Get(idHeader)
+	return id, id != "" && len(id) <= maxID && escapeID(id, ":/%") == id
+}
+
 // maxID is the length up to which an id is kept as it is. It is added to stored events as a header, and all headers that
 // are added have to stay below 512 bytes.
 const maxID = 200
 
 // EventID is the id that the receiver sees on every attempt: the producer's Nats-Msg-Id, else CloudEvents' source and id,
 // else <stream>:<seq>. Bytes outside A-Za-z0-9_:/- are percent-encoded, "%" too, so that different ids stay different.
-// One that is longer than 200 bytes then is replaced by its SHA-256, which is as good to tell events apart.
+// One that is longer than 200 bytes then is replaced by its SHA-256, which is as good to tell events apart. A replayed
+// event keeps the id that it had; see [Replayed].
 func EventID(h Header, src SourceID) string {
-	var id string
+	id, ok := Replayed(h)
+	if ok {
+		return id
+	}
 	source, ceID := h.Get(ceSourceHeader), h.Get(ceIDHeader)
 	switch msgID := h.Get(msgIDHeader); {
 	case msgID != "":

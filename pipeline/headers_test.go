@@ -76,6 +76,13 @@ func TestEventIDIsTheProducersIfThereIsOne(t *testing.T) {
 			"sha256:84a0678c90937f5dcf9994d5866668da6b995109c8ad845410559b48a4ecafed"},
 		{"201 bytes once encoded", Header{"Nats-Msg-Id": {strings.Repeat(".", 67)}},
 			"sha256:f794c81dc3c1794d8ac9b3fc48fe70c8d43c392513fb7afecb23cd664503c24e"},
+		{"replayed", Header{"Nats-Msg-Id": {"dlq:1:2"}, "Sluice-Id": {"a%2Fb:1"}}, "a%2Fb:1"},
+		{"replayed, before CloudEvents", Header{"nats-msg-id": {"dlq:1:2"}, "sluice-id": {"a"}, "ce-id": {"b"}, "ce-source": {"c"}}, "a"},
+		{"Sluice-Id of a producer", Header{"Nats-Msg-Id": {"a"}, "Sluice-Id": {"b"}}, "a"},
+		{"Sluice-Id alone", Header{"Sluice-Id": {"b"}}, "EVENTS:42"},
+		{"replayed without an id", Header{"Nats-Msg-Id": {"dlq:1:2"}}, "dlq:1:2"},
+		{"replayed with an unsafe id", Header{"Nats-Msg-Id": {"dlq:1:2"}, "Sluice-Id": {"a b"}}, "dlq:1:2"},
+		{"replayed with a long id", Header{"Nats-Msg-Id": {"dlq:1:2"}, "Sluice-Id": {strings.Repeat("x", 201)}}, "dlq:1:2"},
 	}
 	for _, tt := range tests {
 		if got := EventID(tt.header, src); got != tt.want {
@@ -133,6 +140,7 @@ func FuzzEventID(f *testing.F) {
 		}
 		checkID(t, EventID(Header{"ce-source": {a}, "ce-id": {b}}, SourceID{Stream: "S"}))
 		checkID(t, EventID(nil, SourceID{Stream: a, Seq: 1}))
+		checkID(t, EventID(Header{"Nats-Msg-Id": {"dlq:" + a}, "Sluice-Id": {b}}, SourceID{}))
 	})
 }
 

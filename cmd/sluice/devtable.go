@@ -66,14 +66,20 @@ func (p paint) row(name string, u userLine) table.Row {
 	return table.Row{name, humanize.Comma(u.published), humanize.Comma(u.pushed), waiting, fmt.Sprintf("%.1f", u.rate), wait(u.p99)}
 }
 
-// newTable has a name on the left and figures of an unchanging width on the right.
-func newTable() table.Writer {
+// plainTable has columns without lines around them.
+func plainTable() table.Writer {
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Format = table.FormatOptions{} // leaves the letters as they are
 	t.SetStyle(style)
+	return t
+}
+
+// newTable has a name on the left and figures of an unchanging width on the right.
+func newTable() table.Writer {
+	t := plainTable()
 	columns := []table.ColumnConfig{{Number: 1, WidthMin: nameWidth, WidthMax: nameWidth, WidthMaxEnforcer: shorten}}
 	for i := range 5 {
 		columns = append(columns, table.ColumnConfig{Number: i + 2, WidthMin: 9, Align: text.AlignRight, AlignHeader: text.AlignRight})

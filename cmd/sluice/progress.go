@@ -54,7 +54,7 @@ func (c publishCounts) err(stopped error) error {
 // maxReports bounds the lines written about events that were not published.
 const maxReports = 100
 
-// progress shows how far a file is read, and what goes wrong, on a terminal or elsewhere. It may be used by many
+// progress shows how far a file is read or a list done, and what goes wrong, on a terminal or elsewhere. It may be used by many
 // goroutines.
 type progress struct {
 	mu       sync.Mutex
@@ -70,6 +70,16 @@ func newProgress(w io.Writer, size int64) *progress {
 		p.bar = progressbar.NewOptions64(size, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
 			progressbar.OptionSetDescription("publishing"), progressbar.OptionThrottle(100*time.Millisecond),
 			progressbar.OptionClearOnFinish())
+	}
+	return p
+}
+
+// newCountProgress shows a bar for n things if w is a terminal.
+func newCountProgress(w io.Writer, doing string, n int) *progress {
+	p := &progress{w: w}
+	if n > 0 && isTerminal(w) {
+		p.bar = progressbar.NewOptions(n, progressbar.OptionSetWriter(w), progressbar.OptionShowCount(),
+			progressbar.OptionSetDescription(doing), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 	}
 	return p
 }

@@ -67,6 +67,11 @@ func newPublisher(ctx context.Context, nc *nats.Conn, domain string, pace *rate.
 // publish sends one event and returns without waiting for its confirmation; name says in errors which event it was. An
 // error means that nothing further can be published.
 func (p *publisher) publish(ctx context.Context, name string, msg *nats.Msg) error {
+	return p.publishThen(ctx, name, msg, func() {})
+}
+
+// publishThen is publish that calls then, from another goroutine, once the stream has confirmed that it holds the event.
+func (p *publisher) publishThen(ctx context.Context, name string, msg *nats.Msg, then func()) error {
 	if p.pace != nil {
 		if err := p.pace.Wait(ctx); err != nil {
 			return context.Cause(ctx)
@@ -88,7 +93,9 @@ func (p *publisher) publish(ctx context.Context, name string, msg *nats.Msg) err
 	}
 	p.waiting.Go(func() {
 		defer func() { <-p.slots }()
-		p.settle(name, msg, future)
+		if p.settle(name, msg, future) {
+			then()
+		}
 	})
 	return nil
 }
@@ -109,18 +116,18 @@ func (p *publisher) connected(ctx context.Context) error {
 	return nil
 }
 
-// settle waits for the stream's answer and counts it. An event whose answer was lost with the connection is published
-// again if it has an id, by which the stream drops the copy.
-func (p *publisher) settle(name string, msg *nats.Msg, future jetstream.PubAckFuture) {
+// settle waits for the stream's answer, counts it, and says whether the stream holds the event. An event whose answer was
+// lost with the connection is published again if it has an id, by which the stream drops the copy.
+func (p *publisher) settle(name string, msg *nats.Msg, future jetstream.PubAckFuture) bool {
 	for try := 1; ; try++ {
 		duplicate, err := p.confirm(future)
 		switch {
 		case err == nil && duplicate && try == 1:
 			p.duplicates.Add(1)
-			return
+			return true
 		case err == nil: // a duplicate of a later try is most likely its first one
 			p.published.Add(1)
-			return
+			return true
 		}
 		if try < publishTries && lost(err) && hasHeader(msg.Header, jetstream.MsgIDHeader) && p.connected(p.abandon) == nil {
 			if future, err = p.js.PublishMsgAsync(msg, jetstream.WithStallWait(publishTimeout)); err == nil {
@@ -128,7 +135,7 @@ func (p *publisher) settle(name string, msg *nats.Msg, future jetstream.PubAckFu
 			}
 		}
 		p.fail(name, msg, err)
-		return
+		return false
 	}
 }
 

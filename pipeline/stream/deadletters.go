@@ -2,8 +2,10 @@ package stream
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sluice/pipeline"
@@ -22,7 +24,35 @@ type DeadLetter struct {
 	Event  *pipeline.Event
 	Seq    uint64 // in SLUICE_DLQ
 	Reason pipeline.DeadReason
-	Cause  string // for people; one line
+	Cause  string    // for people; one line
+	Buried time.Time // when it was stored
+	InTwo  bool      // its data are in two messages
+}
+
+// DeadSelection says which dead letters are meant; the zero value means all.
+type DeadSelection struct {
+	Reasons []pipeline.DeadReason // any of these; none: all
+	Key     string                // of 1 to limiter.MaxKey bytes; "": all, those without a usable key too
+}
+
+// filters are the subjects of the selected dead letters, each but once; none stands for all.
+func (s DeadSelection) filters(n Names) []string {
+	if len(s.Reasons) == 0 && s.Key == "" {
+		return nil
+	}
+	token := "*"
+	if s.Key != "" {
+		token = keyToken(s.Key)
+	}
+	reasons := []pipeline.DeadReason{"*"}
+	if len(s.Reasons) > 0 {
+		reasons = slices.Compact(slices.Sorted(slices.Values(s.Reasons)))
+	}
+	all := make([]string, len(reasons))
+	for i, reason := range reasons {
+		all[i] = n.dead(reason, token)
+	}
+	return all
 }
 
 // OpenDeadLetters opens the dead letters, whose stream [Setup] has made.
@@ -52,11 +82,11 @@ func (d *DeadLetters) Bury(ctx context.Context, ev *pipeline.Event, reason pipel
 
 // Read returns the dead letter with sequence seq, or [pipeline.ErrGone].
 func (d *DeadLetters) Read(ctx context.Context, seq uint64) (DeadLetter, error) {
-	ev, h, err := d.store.read(ctx, "", seq)
+	ev, m, err := d.store.read(ctx, "", seq)
 	if err != nil {
 		return DeadLetter{}, err
 	}
-	return deadLetter(ev, h, seq), nil
+	return deadLetter(ev, m, seq), nil
 }
 
 // Delete removes a dead letter that was read. One that is gone is no error.
@@ -64,14 +94,27 @@ func (d *DeadLetters) Delete(ctx context.Context, seq uint64) error {
 	return d.store.delete(ctx, seq)
 }
 
-// Each calls fn with all dead letters, in the order they were stored and without their data, up to the last one that was
-// there when it began. It ends with the first error of fn.
-func (d *DeadLetters) Each(ctx context.Context, fn func(DeadLetter) error) error {
-	return d.store.each(ctx, func(ev *pipeline.Event, h nats.Header, seq uint64) error {
-		return fn(deadLetter(ev, h, seq))
+// Discard removes a dead letter that only Each has told of. One that is gone is no error.
+func (d *DeadLetters) Discard(ctx context.Context, l DeadLetter) error {
+	if l.InTwo { // where its first half is has to be found out
+		if _, err := d.Read(ctx, l.Seq); err != nil && !errors.Is(err, pipeline.ErrGone) {
+			return err
+		}
+	}
+	return d.Delete(ctx, l.Seq)
+}
+
+// Each calls fn with the selected dead letters, in the order they were stored and without their data, up to the last one
+// that was there when it began. It ends with the first error of fn. The server selects: it sends no others.
+func (d *DeadLetters) Each(ctx context.Context, which DeadSelection, fn func(DeadLetter) error) error {
+	return d.store.each(ctx, which.filters(d.names), func(ev *pipeline.Event, m message, seq uint64) error {
+		return fn(deadLetter(ev, m, seq))
 	})
 }
 
-func deadLetter(ev *pipeline.Event, h nats.Header, seq uint64) DeadLetter {
-	return DeadLetter{Event: ev, Seq: seq, Reason: pipeline.DeadReason(h.Get(headerReason)), Cause: h.Get(headerError)}
+func deadLetter(ev *pipeline.Event, m message, seq uint64) DeadLetter {
+	return DeadLetter{
+		Event: ev, Seq: seq, Reason: pipeline.DeadReason(m.header.Get(headerReason)), Cause: m.header.Get(headerError),
+		Buried: m.time, InTwo: m.header.Get(headerPart) != "",
+	}
 }

@@ -120,14 +120,31 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// storedHeader is the header that ev is stored with.
-func storedHeader(ev *pipeline.Event) nats.Header {
-	h := make(nats.Header, len(ev.Header)+8)
-	for name, values := range ev.Header {
+// renamed holds the producer's headers under their stored names. producerHeader is the inverse.
+func renamed(header pipeline.Header) nats.Header {
+	h := make(nats.Header, len(header)+8)
+	for name, values := range header {
 		if name != "" && len(values) > 0 {
 			h[storedName(name)] = values
 		}
 	}
+	return h
+}
+
+// producerHeader holds the producer's headers under their own names, and nothing else of h.
+func producerHeader(h nats.Header) pipeline.Header {
+	header := make(pipeline.Header, len(h))
+	for stored, values := range h {
+		if name := producerName(stored); name != "" {
+			header[name] = values
+		}
+	}
+	return header
+}
+
+// storedHeader is the header that ev is stored with.
+func storedHeader(ev *pipeline.Event) nats.Header {
+	h := renamed(ev.Header)
 	h.Set(headerID, ev.ID)
 	h.Set(headerSource, ev.Source.String())
 	if usableKey(ev.Key) {
@@ -146,12 +163,7 @@ func storedHeader(ev *pipeline.Event) nats.Header {
 
 // parseEvent is the inverse of storedHeader: the event that was stored under subject with header h, without its data.
 func parseEvent(subject string, h nats.Header) (*pipeline.Event, error) {
-	ev := &pipeline.Event{ID: h.Get(headerID), Subject: h.Get(headerSubject), Header: make(pipeline.Header, len(h))}
-	for stored, values := range h {
-		if name := producerName(stored); name != "" {
-			ev.Header[name] = values
-		}
-	}
+	ev := &pipeline.Event{ID: h.Get(headerID), Subject: h.Get(headerSubject), Header: producerHeader(h)}
 	token := h.Get(headerKey)
 	if token == "" {
 		token = lastToken(subject)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sluice/pipeline"
@@ -59,12 +58,12 @@ func (l *Lanes) Delete(ctx context.Context, _ string, seq uint64) error {
 // Each calls fn with all stored events, in the order they were stored and without their data, up to the last one that was
 // there when it began. It ends with the first error of fn.
 func (l *Lanes) Each(ctx context.Context, fn func(ev *pipeline.Event, seq uint64) error) error {
-	return l.store.each(ctx, func(ev *pipeline.Event, _ nats.Header, seq uint64) error { return fn(ev, seq) })
+	return l.store.each(ctx, nil, func(ev *pipeline.Event, _ message, seq uint64) error { return fn(ev, seq) })
 }
 
 // Between is Each for the events with after < sequence <= last.
 func (l *Lanes) Between(ctx context.Context, after, last uint64, fn func(ev *pipeline.Event, seq uint64) error) error {
-	return l.store.between(ctx, after, last, func(ev *pipeline.Event, _ nats.Header, seq uint64) error { return fn(ev, seq) })
+	return l.store.between(ctx, after, last, nil, func(ev *pipeline.Event, _ message, seq uint64) error { return fn(ev, seq) })
 }
 
 // Last is the sequence of the last event that was stored, whether or not it is still there.

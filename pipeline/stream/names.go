@@ -48,7 +48,12 @@ func (n Names) DeadSubjects() string { return n.name + ".dlq.>" }
 
 // Dead is the subject of a dead letter: sluice.dlq.<reason>.<key>.
 func (n Names) Dead(reason pipeline.DeadReason, key string) string {
-	return n.name + ".dlq." + string(reason) + "." + keyToken(key)
+	return n.dead(reason, keyToken(key))
+}
+
+// dead takes a key that is encoded, or wildcards.
+func (n Names) dead(reason pipeline.DeadReason, token string) string {
+	return n.name + ".dlq." + string(reason) + "." + token
 }
 
 // Cooling is the core NATS subject on which workers tell each other that a key has to wait.

@@ -74,7 +74,7 @@ func TestEventAtMaxPayloadIsStoredInTwoMessages(t *testing.T) {
 		}
 	}
 	buried := 0
-	err := dlq.Each(t.Context(), func(d DeadLetter) error {
+	err := dlq.Each(t.Context(), DeadSelection{}, func(d DeadLetter) error {
 		buried++
 		full, err := dlq.Read(t.Context(), d.Seq)
 		if err != nil || full.Reason != pipeline.TooLarge || len(full.Event.Data) < 4<<10 {

@@ -242,11 +242,15 @@ func (s *Source) waitForRoom(ses *session) {
 func (s *Source) newDelivery(ses *session, msg jetstream.Msg, meta *jetstream.MsgMetadata) *delivery {
 	source := pipeline.SourceID{Stream: meta.Stream, Created: ses.identity, Seq: meta.Sequence.Stream}
 	header := pipeline.Header(msg.Headers())
+	id := pipeline.EventID(header, source)
+	if _, replayed := pipeline.Replayed(header); replayed {
+		header = producerHeader(msg.Headers())
+	}
 	return &delivery{
 		source: s,
 		msg:    msg,
 		event: pipeline.Event{
-			ID:      pipeline.EventID(header, source),
+			ID:      id,
 			Subject: msg.Subject(),
 			Header:  header,
 			Data:    msg.Data(),

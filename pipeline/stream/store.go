@@ -127,53 +127,54 @@ type message struct {
 	subject string
 	header  nats.Header
 	data    []byte
+	time    time.Time // when it was stored
 }
 
-// read returns the event with sequence seq and its header as stored, or [pipeline.ErrGone]. It must have been stored under
-// subject, unless that is empty.
-func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline.Event, nats.Header, error) {
+// read returns the event with sequence seq and the message that holds it, or [pipeline.ErrGone]. It must have been stored
+// under subject, unless that is empty.
+func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline.Event, message, error) {
 	head, err := s.get(ctx, seq)
 	if err != nil {
-		return nil, nil, err
+		return nil, message{}, err
 	}
 	// Another subject: the stream was deleted and created anew, or lost its end; the sequence now belongs to another event.
 	if subject != "" && head.subject != subject || isPart(head.header) {
-		return nil, nil, pipeline.ErrGone
+		return nil, message{}, pipeline.ErrGone
 	}
 	ev, err := parseEvent(head.subject, head.header)
 	if err != nil {
-		return nil, nil, fmt.Errorf("message %d of stream %s: %w", seq, s.name, err)
+		return nil, message{}, fmt.Errorf("message %d of stream %s: %w", seq, s.name, err)
 	}
 	ev.Data = head.data
 	ref := head.header.Get(headerPart)
 	if ref == "" {
-		return ev, head.header, nil
+		return ev, head, nil
 	}
 	partSeq, err := strconv.ParseUint(ref, 10, 64)
 	if err != nil {
-		return nil, nil, fmt.Errorf("message %d of stream %s: %s: %w", seq, s.name, headerPart, err)
+		return nil, message{}, fmt.Errorf("message %d of stream %s: %s: %w", seq, s.name, headerPart, err)
 	}
 	part, err := s.get(ctx, partSeq)
 	if errors.Is(err, pipeline.ErrGone) {
 		// Deleted between the two reads: its head was deleted before it.
-		return nil, nil, err
+		return nil, message{}, err
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, message{}, err
 	}
 	if part.subject != head.subject || !isPart(part.header) {
-		return nil, nil, pipeline.ErrGone
+		return nil, message{}, pipeline.ErrGone
 	}
 	s.parts.Store(seq, partSeq)
 	ev.Data = append(part.data, head.data...)
-	return ev, head.header, nil
+	return ev, head, nil
 }
 
 // get reads one message from any replica. Only the leader's word counts when it isn't there: replicas lag behind.
 func (s *store) get(ctx context.Context, seq uint64) (message, error) {
 	m, err := s.stream.GetMsg(ctx, seq)
 	if err == nil {
-		return message{m.Subject, m.Header, m.Data}, nil
+		return message{m.Subject, m.Header, m.Data, m.Time}, nil
 	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, nats.ErrNoResponders) {
 		return s.getFromLeader(ctx, seq)
@@ -185,9 +186,10 @@ func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) 
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
-			Subject string `json:"subject"`
-			Header  []byte `json:"hdrs"`
-			Data    []byte `json:"data"`
+			Subject string    `json:"subject"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	err := s.call(ctx, "STREAM.MSG.GET.", map[string]any{"seq": seq}, &answer)
@@ -200,7 +202,7 @@ func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) 
 		}
 		return message{}, explain(s.nc, "reading from stream "+s.name, answer.Error)
 	}
-	m := message{subject: answer.Message.Subject, data: answer.Message.Data}
+	m := message{subject: answer.Message.Subject, data: answer.Message.Data, time: answer.Message.Time}
 	if len(answer.Message.Header) > 0 {
 		if m.header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
 			return message{}, fmt.Errorf("reading from stream %s: %w", s.name, err)
@@ -272,9 +274,10 @@ func (s *store) call(ctx context.Context, operation string, request, answer any)
 	return json.Unmarshal(reply.Data, answer)
 }
 
-// each calls fn with all events of the stream, in the order they were stored and without their data, up to the last one
-// that was there when it began. Messages that sluice didn't store are passed over.
-func (s *store) each(ctx context.Context, fn func(ev *pipeline.Event, h nats.Header, seq uint64) error) error {
+// each calls fn with all events of the stream whose subjects match one of filters (none: all), in the order they were stored
+// and without their data, up to the last one that was there when it began. Messages that sluice didn't store are passed
+// over.
+func (s *store) each(ctx context.Context, filters []string, fn func(ev *pipeline.Event, m message, seq uint64) error) error {
 	info, err := s.stream.Info(ctx)
 	if err != nil {
 		return explain(s.nc, "reading stream "+s.name, err)
@@ -282,18 +285,28 @@ func (s *store) each(ctx context.Context, fn func(ev *pipeline.Event, h nats.Hea
 	if info.State.Msgs == 0 {
 		return nil
 	}
-	return s.between(ctx, 0, info.State.LastSeq, fn)
+	return s.between(ctx, 0, info.State.LastSeq, filters, fn)
 }
 
 // between is each for the events with after < sequence <= last.
-func (s *store) between(ctx context.Context, after, last uint64,
-	fn func(ev *pipeline.Event, h nats.Header, seq uint64) error,
+func (s *store) between(ctx context.Context, after, last uint64, filters []string,
+	fn func(ev *pipeline.Event, m message, seq uint64) error,
 ) error {
 	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
 		HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+		FilterSubjects: filters,
 	})
 	if err != nil {
 		return explain(s.nc, "reading stream "+s.name, err)
+	}
+	if len(filters) > 0 { // there may well be none, which isn't worth a wait
+		info, err := consumer.Info(ctx)
+		if err != nil {
+			return explain(s.nc, "reading stream "+s.name, err)
+		}
+		if info.NumPending == 0 {
+			return nil
+		}
 	}
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000))
 	if err != nil {
@@ -328,7 +341,8 @@ func (s *store) between(ctx context.Context, after, last uint64,
 		}
 		if h := msg.Headers(); !isPart(h) {
 			if ev, err := parseEvent(msg.Subject(), h); err == nil {
-				if err := fn(ev, h, seq); err != nil {
+				m := message{subject: msg.Subject(), header: h, time: meta.Timestamp}
+				if err := fn(ev, m, seq); err != nil {
 					return err
 				}
 			}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"sluice/pipeline"
+	"sluice/pipeline/stream"
+)
+
+// From dead letter to source and back, twice: headers and id are the producer's all the way.
+func TestReplayCircleKeepsHeadersAndID(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	header := nats.Header{"Nats-Msg-Id": {"order 17"}, "Nats-Expected-Stream": {"EVENTS"}, "X": {"1", "2"}, "Sluice-Id": {"theirs"}}
+	if _, err := r.js.PublishMsg(t.Context(), &nats.Msg{Subject: "events.alice", Header: header, Data: []byte("data")}); err != nil {
+		t.Fatal(err)
+	}
+	source := r.source()
+	for round := range 3 {
+		ev := r.next(source)
+		if ev.ID != "order%2017" || ev.Attempt != 0 || !reflect.DeepEqual(nats.Header(ev.Header), header) || string(ev.Data) != "data" {
+			t.Fatalf("round %d: the source gives %+v", round, ev)
+		}
+		ev.Key, ev.Attempt, ev.First = "alice", 9, time.Now()
+		r.buryEvent(pipeline.Exhausted, ev)
+		stdout, _ := r.dlq(0, "show", fmt.Sprint(round+1), "--json")
+		var shown struct {
+			ID      string
+			Headers nats.Header
+		}
+		if err := json.Unmarshal([]byte(stdout), &shown); err != nil || shown.ID != "order%2017" || !reflect.DeepEqual(shown.Headers, header) {
+			t.Errorf("round %d: show gives %s, %v", round, stdout, err)
+		}
+		stdout, _ = r.dlq(0, "replay", "--key", "alice", "--json")
+		if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 1, Replayed: 1}) {
+			t.Errorf("round %d: %s", round, stdout)
+		}
+		if n := r.held("SLUICE_DLQ"); n != 0 {
+			t.Errorf("round %d: %d dead letters are left", round, n)
+		}
+	}
+	if stdout, _ := r.dlq(0, "replay", "--key", "alice"); stdout != "no dead letter fits\n" {
+		t.Errorf("once more: %q", stdout)
+	}
+}
+
+// A replay that ended between confirmation and deletion is repeated.
+func TestReplayTwicePublishesOnce(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	r.bury(pipeline.Rejected, "alice", 1, "data")
+	l, err := r.letters.Read(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.js.PublishMsg(t.Context(), r.letters.Replay(l, "EVENTS")); err != nil {
+		t.Fatal(err)
+	}
+	stdout, _ := r.dlq(0, "replay", "--yes", "--json")
+	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 1, Duplicates: 1}) {
+		t.Errorf("counts %s", stdout)
+	}
+	if events, letters := r.held("EVENTS"), r.held("SLUICE_DLQ"); events != 1 || letters != 0 {
+		t.Errorf("%d events and %d dead letters, want 1 and 0", events, letters)
+	}
+}
+
+func TestLetterWhoseSubjectIsGoneStays(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	if _, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, subject := range []string{"gone.a", "events.a", "other.a"} {
+		r.buryEvent(pipeline.Rejected, &pipeline.Event{
+			ID: fmt.Sprint(i), Key: "a", Subject: subject, Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: uint64(i + 1)},
+		})
+	}
+	stdout, stderr := r.dlq(1, "replay", "--yes")
+	if !strings.HasPrefix(stdout, "replayed 1 dead letter, 0 duplicates, 0 gone, 2 failed in ") {
+		t.Errorf("it prints %q", stdout)
+	}
+	for _, want := range []string{
+		`dead letter 1: stream EVENTS doesn't take its subject "gone.a" any more`, `dead letter 3: stream EVENTS doesn't take its subject "other.a" any more`,
+		"sluice: 2 dead letters not replayed\n",
+	} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q isn't in\n%s", want, stderr)
+		}
+	}
+	if stdout, _ = r.dlq(0, "ls", "--json"); !reflect.DeepEqual(seqsOf(t, stdout), []uint64{1, 3}) {
+		t.Errorf("left are\n%s", stdout)
+	}
+	if n := r.held("OTHER"); n != 0 {
+		t.Errorf("the other stream got %d events", n)
+	}
+}
+
+func TestReplayOfEventsAtMaxPayload(t *testing.T) {
+	const room = 8 << 10
+	r := newLetterRig(t, server.Options{MaxPayload: room})
+	lanes, err := stream.OpenLanes(t.Context(), r.js, r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fits, exact := strings.Repeat("f", room-200), strings.Repeat("x", room)
+	r.bury(pipeline.Rejected, "alice", 1, fits) // too large with sluice's headers, not with those of a replay
+	r.buryEvent(pipeline.Rejected, &pipeline.Event{
+		ID: "EVENTS:2", Key: "alice", Subject: "events.alice", Data: []byte(exact), Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: 2}, Attempt: 3,
+	})
+	r.buryEvent(pipeline.NoKey, &pipeline.Event{
+		ID: "EVENTS:3", Subject: "events.alice", Data: []byte(exact), Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: 3},
+	})
+	if n := r.held("SLUICE_DLQ"); n != 6 {
+		t.Fatalf("%d messages, want two for each", n)
+	}
+	if stdout, _ := r.dlq(0, "show", "4", "--body"); stdout != exact {
+		t.Errorf("show gives %d bytes", len(stdout))
+	}
+	stdout, _ := r.dlq(0, "replay", "--key", "alice", "--json")
+	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 2, Replayed: 2}) {
+		t.Errorf("counts %s", stdout)
+	}
+	if ev := r.next(r.source()); string(ev.Data) != fits || ev.ID != "id-1" {
+		t.Errorf("the source gives %s with %d bytes", ev.ID, len(ev.Data))
+	}
+	found := 0
+	err = lanes.Each(t.Context(), func(_ *pipeline.Event, seq uint64) error {
+		ev, err := lanes.Read(t.Context(), "alice", seq)
+		if err != nil || string(ev.Data) != exact || ev.ID != "EVENTS:2" || ev.Attempt != 0 {
+			t.Errorf("in the lane is %+v, %v", ev, err)
+		}
+		found++
+		return nil
+	})
+	if err != nil || found != 1 {
+		t.Errorf("%d events in lanes, %v", found, err)
+	}
+	_, stderr := r.dlq(1, "replay", "--reason", "no_key")
+	if !strings.Contains(stderr, "dead letter 6 is too large for stream EVENTS with its id, and for its lane") || r.held("SLUICE_DLQ") != 2 {
+		t.Errorf("one without a lane: %s", stderr)
+	}
+}
+
+func TestReplayOfTwoThousandIsQuickAndInOrder(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	const n = 2000
+	for i := range n {
+		r.bury(pipeline.Rejected, "alice", i+1, "data")
+	}
+	start := time.Now()
+	stdout, _ := r.dlq(0, "replay", "--yes", "--json")
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: n, Replayed: n}) || r.held("SLUICE_DLQ") != 0 {
+		t.Errorf("counts %s", stdout)
+	}
+	source := r.source()
+	for i := range n {
+		if ev := r.next(source); ev.ID != fmt.Sprintf("id-%d", i+1) {
+			t.Fatalf("event %d is %s", i, ev.ID)
+		}
+	}
+}
+
+func TestDryRunChangesNothing(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	r.bury(pipeline.Rejected, "alice", 1, "")
+	r.bury(pipeline.MaxWait, "bob", 2, "")
+	for _, verb := range []string{"replay", "purge"} {
+		if stdout, _ := r.dlq(0, verb, "--dry-run"); stdout != "would "+verb+" 2 dead letters (1 max_wait, 1 rejected); ls with the same flags lists them\n" {
+			t.Errorf("%s prints %q", verb, stdout)
+		}
+		if stdout, _ := r.dlq(0, verb, "--dry-run", "--key", "bob", "--json"); stdout != `{"selected":1,"reasons":{"max_wait":1}}`+"\n" {
+			t.Errorf("%s prints %q", verb, stdout)
+		}
+	}
+	if events, letters := r.held("EVENTS"), r.held("SLUICE_DLQ"); events != 0 || letters != 2 {
+		t.Errorf("%d events and %d dead letters, want 0 and 2", events, letters)
+	}
+}
+
+func TestInterruptedReplayCountsAndKeepsTheRest(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	const n = 50
+	for i := range n {
+		r.bury(pipeline.Rejected, "alice", i+1, "")
+	}
+	events, err := r.js.Stream(t.Context(), "EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		defer interrupt()
+		for range 500 {
+			if info, err := events.Info(ctx); err == nil && info.State.Msgs >= 3 {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	code, stdout, stderr := execute(t, ctx, "", "dlq", "replay", "--key", "alice", "--rate", "20/s", "--json")
+	got := decodeInto[replayCounts](t, stdout)
+	if code != 1 || got.Replayed < 3 || got.Replayed == n || got.Failed != 0 || !strings.Contains(stderr, "stopped") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	if left, published := r.held("SLUICE_DLQ"), r.held("EVENTS"); left+published != n || published != uint64(got.Replayed) {
+		t.Errorf("%d dead letters and %d events, counted as replayed %d", left, published, got.Replayed)
+	}
+}
