@@ -104,7 +104,7 @@ func TestLaneKeepsItsRateWithoutAHorizon(t *testing.T) {
 				r.index.fallback = limit{every: 50 * time.Millisecond, burst: 1}
 				r.sink.answer = func(string, *Event) answer { return answer{takes: takes} }
 				r.parkWithoutWorker("a", 100)
-				stop, begin := r.start(func(w *Worker) { w.promises.add(1 << 20) }), time.Now() // far too many
+				stop, begin := r.start(func(w *Worker) { w.promises.hold(1 << 20) }), time.Now() // far too many
 				pass(6 * time.Second)
 				wantTimes(t, "pushes", r.sink.after("a", begin), every(50*time.Millisecond, 100)...)
 				if n := r.index.made("lease", "a", begin); n > 320 {

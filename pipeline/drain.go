@@ -90,11 +90,11 @@ func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struc
 	<-launched
 }
 
-// awaitRoom waits until the key may have one more push in flight here. If that takes too long it answers false, and the
-// lane falls due again, here or elsewhere.
+// awaitRoom waits until the key may have one more push in flight here, and the worker may promise one more. If that takes
+// too long it answers false, and the lane falls due again, here or elsewhere.
 func (w *Worker) awaitRoom(soft context.Context, key string) bool {
 	deadline := time.Now().Add(roomPatience)
-	for wait := leaseLead; w.keys.room(key) == 0; wait = min(2*wait, laneRecheck) {
+	for wait := leaseLead; w.keys.room(key) == 0 || w.promises.spare(time.Now()) == 0; wait = min(2*wait, laneRecheck) {
 		at := time.Now().Add(wait)
 		if at.After(deadline) || sleepUntil(soft, at) != nil {
 			return false
@@ -133,7 +133,7 @@ func latest(a, b time.Time) time.Time {
 func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 	r := LeaseRequest{Key: l.key, Token: l.token, Horizon: w.promises.ahead(time.Now())}
 	if !l.ending {
-		r.Max = w.keys.room(l.key)
+		r.Max = w.promises.take(time.Now(), w.keys.room(l.key))
 	}
 	l.asked = time.Now()
 	until := hard
@@ -147,6 +147,7 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		got, err = w.Index.Lease(hard, r) // what was asked may be granted, and then has to be given back
 		return err
 	})
+	w.promises.give(len(got.Events) - r.Max)
 	switch {
 	case err != nil && l.token != 0:
 		l.ending = true // the stop: the lease is given back with what was out
@@ -178,7 +179,6 @@ func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 	}
 	l.next = time.Now().Add(wait)
 	l.out += len(got.Events)
-	w.promises.add(len(got.Events))
 	w.keys.book(l.key, len(got.Events))
 	for _, e := range got.Events {
 		l.todo.add(w.fetch(ctx, l.key, e))

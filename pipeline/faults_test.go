@@ -222,9 +222,9 @@ func conserve(t *testing.T, r *rig, seed uint64) {
 		t.Errorf("at rest %d events are counted as held, %d as in flight", r.count("held"), r.count("in flight"))
 	}
 	for _, w := range r.workers {
-		if w.slots.free != r.cfg.Concurrency || w.promises.made != 0 || len(w.lanes.drained) != 0 {
+		if w.slots.free != r.cfg.Concurrency || (w.promises.held+w.promises.leased) != 0 || len(w.lanes.drained) != 0 {
 			t.Errorf("at rest %d slots are free, %d events promised, %d lanes drained",
-				w.slots.free, w.promises.made, len(w.lanes.drained))
+				w.slots.free, (w.promises.held + w.promises.leased), len(w.lanes.drained))
 		}
 	}
 }

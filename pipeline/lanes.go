@@ -133,7 +133,7 @@ func (w *Worker) serveLanes(soft, hard context.Context) {
 		}
 		next := claimPause
 		// While the sink can't keep up with what was promised, other workers may take the lanes.
-		if room := w.lanes.room(); room > 0 && !w.slots.crowded() {
+		if room := min(w.lanes.room(), w.promises.spare(time.Now())); room > 0 && !w.slots.crowded() {
 			var keys []string
 			err := w.insist(soft, "claim lanes", func(ctx context.Context) (err error) {
 				keys, next, err = w.Index.Claim(ctx, room)

@@ -136,7 +136,7 @@ func (w *Worker) fetch(ctx context.Context, key string, l Leased) *leasedEvent {
 func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 	for e := l.todo.next(); e != nil; e = l.todo.next() {
 		err := w.await(ctx, l, e)
-		w.promises.add(-1)
+		w.promises.give(-1)
 		w.keys.book(l.key, -1)
 		if err == nil {
 			begun := make(chan struct{})

@@ -123,7 +123,7 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 	}
 	dec, err := w.reserve(soft, d, ev)
 	if err != nil {
-		d.HandBack() // the worker stops
+		d.HandBack() // the worker stops, or leaves the event to others
 		return
 	}
 	switch dec.Verdict {
@@ -162,7 +162,8 @@ func (w *Worker) admit(ev *Event) (DeadReason, error) {
 }
 
 // reserve takes the event's tokens. For Go it returns with a push slot and a place of the key taken; else with neither.
-// While the limiter can't answer, events stay in the source and take no slots. An error means that the worker stops.
+// While the limiter can't answer, events stay in the source and take no slots. An error means that the worker stops, or
+// that others are to have the event.
 func (w *Worker) reserve(soft context.Context, d Delivery, ev *Event) (dec limiter.Decision, err error) {
 	if d.Redelivered() {
 		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Redeliver}, nil
@@ -241,14 +242,14 @@ func (w *Worker) missed() {
 // hold waits for the event's slot and pushes it then.
 func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec limiter.Decision) {
 	w.held.Add(1)
-	w.promises.add(1)
+	w.promises.hold(1)
 	w.Observer.HeldNow(1)
 	err := sleepUntil(soft, dec.At)
 	if err == nil {
 		err = w.slots.acquire(soft, true)
 	}
 	w.held.Add(-1)
-	w.promises.add(-1)
+	w.promises.hold(-1)
 	w.Observer.HeldNow(-1)
 	if err != nil {
 		d.HandBack()

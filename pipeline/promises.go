@@ -6,39 +6,75 @@ import (
 )
 
 const (
-	maxHorizon  = time.Second
-	minHorizon  = 50 * time.Millisecond
-	minPromises = 64
+	maxHorizon    = time.Second
+	minHorizon    = 50 * time.Millisecond
+	minPromises   = 64
+	leastPromises = 16 // while tokens grow too old
+	leastShare    = 1.0 / 64
 )
 
 // promises bounds what a worker promises for the near future by what it can keep: no more events held and leased than it
-// pushed in the last second, and a shorter horizon while more than 1 % of its pushes come too late.
+// pushed in the last second. While more than 1 % of its tokens grow too old the horizon and that number shrink, so that a
+// worker without enough processor starts few events in time instead of many too late: each of those costs another round.
 type promises struct {
 	mu      sync.Mutex
-	made    int // held and leased now
+	held    int // events of the source that wait for a slot now
+	leased  int // events of lanes that are leased and not started; those held must not starve them
 	horizon time.Duration
+	share   float64 // of what was pushed that may be promised
 
 	second       time.Time // start of the second that is counted
 	pushed, late int       // in this second
 	before       int       // pushed in the second before
 }
 
-func newPromises() *promises { return &promises{horizon: maxHorizon} }
+func newPromises() *promises { return &promises{horizon: maxHorizon, share: 1} }
+
+// most is how many promises there may be.
+func (p *promises) most() int {
+	return max(leastPromises, int(p.share*float64(max(minPromises, p.pushed, p.before))))
+}
 
 // ahead is how far ahead slots may be booked now: 0 when enough is promised.
 func (p *promises) ahead(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.roll(now)
-	if p.made >= max(minPromises, p.pushed, p.before) {
+	if p.held+p.leased >= p.most() {
 		return 0
 	}
 	return p.horizon
 }
 
-func (p *promises) add(n int) {
+// spare is how many more events may be leased.
+func (p *promises) spare(now time.Time) int {
 	p.mu.Lock()
-	p.made += n
+	defer p.mu.Unlock()
+	p.roll(now)
+	return max(0, p.most()-p.leased)
+}
+
+// take counts up to want events as leased, and says how many.
+func (p *promises) take(now time.Time, want int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.roll(now)
+	n := max(0, min(want, p.most()-p.leased))
+	p.leased += n
+	return n
+}
+
+// give changes the number of leased events.
+func (p *promises) give(n int) {
+	p.mu.Lock()
+	p.leased += n
+	p.mu.Unlock()
+}
+
+// hold changes the number of held events.
+func (p *promises) hold(n int) {
+	p.mu.Lock()
+	p.held += n
 	p.mu.Unlock()
 }
 
@@ -63,8 +99,10 @@ func (p *promises) roll(now time.Time) {
 	}
 	if p.late*100 > p.pushed+p.late {
 		p.horizon = max(minHorizon, p.horizon/2)
+		p.share = max(leastShare, p.share/2)
 	} else {
 		p.horizon = min(maxHorizon, p.horizon+p.horizon/4)
+		p.share = min(1, p.share*1.25)
 	}
 	p.before, p.pushed, p.late = p.pushed, 0, 0
 	if age >= 2*time.Second {

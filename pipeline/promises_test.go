@@ -68,7 +68,7 @@ func TestPromisesAreBoundedByWhatWasPushedInTheLastSecond(t *testing.T) {
 		for range tt.pushed {
 			p.kept(now)
 		}
-		p.add(tt.made)
+		p.hold(tt.made)
 		if got := p.ahead(now.Add(tt.after)); (got == 0) != tt.none {
 			t.Errorf("%d pushed, %d promised %s later: horizon %s, want none: %t", tt.pushed, tt.made, tt.after, got, tt.none)
 		}
@@ -180,4 +180,32 @@ func TestKeyIsForgottenWhenNothingOfItIsInFlight(t *testing.T) {
 			t.Error("a key that cools for a second sleeps after a second")
 		}
 	})
+}
+
+// A worker that is late with what it leased leases less, down to a few, and more again when it keeps its promises.
+func TestLateWorkerLeasesFewEvents(t *testing.T) {
+	t.Parallel()
+	p, now := newPromises(), time.Now()
+	if n := p.take(now, 1000); n != minPromises {
+		t.Fatalf("leased %d at the start, want %d", n, minPromises)
+	}
+	p.give(-minPromises)
+	for range 10 {
+		now = now.Add(time.Second)
+		p.count(now, 10, 100)
+	}
+	if n := p.take(now, 1000); n != leastPromises {
+		t.Errorf("leased %d while all come late, want %d", n, leastPromises)
+	}
+	if n := p.take(now, 1000); n != 0 {
+		t.Errorf("leased %d more", n)
+	}
+	p.give(-leastPromises)
+	for range 30 {
+		now = now.Add(time.Second)
+		p.count(now, 500, 0)
+	}
+	if n := p.take(now, 1000); n != 500 {
+		t.Errorf("leased %d after half a minute of 500 pushes a second in time, want 500", n)
+	}
 }

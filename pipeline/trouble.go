@@ -9,21 +9,36 @@ import (
 	"time"
 )
 
+// longestPause is the longest between two tries of insist.
+const longestPause = 2 * time.Second
+
 // insist calls fn until it succeeds: nothing may go on before it has. It gives up when ctx ends or nothing can help.
 func (w *Worker) insist(ctx context.Context, what string, fn func(context.Context) error) error {
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, longestPause) {
 		err := fn(ctx)
-		if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrFenced) || errors.Is(err, ErrGone) {
+		if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrFenced) || errors.Is(err, ErrGone) ||
+			errors.Is(err, ErrElsewhere) {
 			w.troubles.over(w.Log, what)
 			return err
 		}
 		if ctx.Err() != nil {
 			return err
 		}
-		w.troubles.see(w.Log, what, err)
-		if sleepUntil(ctx, time.Now().Add(wait)) != nil {
+		changed, told := awayFrom(err)
+		// What begins as a server's absence is told by who notices it, unless that turns out to be none.
+		if !told && (changed == nil || wait == longestPause) {
+			w.troubles.see(w.Log, what, err)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-changed:
+			wait = 10 * time.Millisecond
+		case <-ctx.Done():
+			timer.Stop()
 			return err
 		}
+		timer.Stop()
 	}
 }
 

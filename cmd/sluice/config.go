@@ -43,6 +43,8 @@ type Config struct {
 	KeyMaxWaiting int64         // 0: any number
 	Overflow      string        // deadletter or drop
 
+	Outage OutageConfig
+
 	Sink    string // webhook or log
 	Webhook WebhookConfig
 	Retry   RetryConfig
@@ -74,7 +76,7 @@ type RetryConfig struct {
 type part func(*reader, *environment, *Config)
 
 // workerParts are all there are. A command names the parts it needs: only their variables can be wrong for it.
-var workerParts = []part{natsPart, sourcePart, ownPart, redisPart, limitPart, sinkPart, runPart}
+var workerParts = []part{natsPart, sourcePart, ownPart, redisPart, limitPart, outagePart, sinkPart, runPart}
 
 // loadConfig reads the variables of the given parts, and of name and log, from the environment. The error tells all
 // faults at once, among them every unknown variable with the prefix.

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice/limiter/redisstore"
 )
 
 // setEnvironment makes the given NAME=value pairs the only SLUICE_ variables; an empty variable counts as unset.
@@ -99,7 +101,9 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		"SLUICE_CONCURRENCY=0",
 		"SLUICE_DRAIN_TIMEOUT=0",
 		"SLUICE_ADMIN_ADDR=7780",
-		"SLUICE_ON_REDIS_DOWN=open",
+		"SLUICE_ON_REDIS_DOWN=opened",
+		"SLUICE_ON_REDIS_DOWN_GRACE=-1s",
+		"SLUICE_METRIC_KEYS=a",
 		"SLUICE_RETRY_CAPP=1h",
 		"SLUICE_XYZZY=hunter2",
 	)
@@ -136,7 +140,9 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		`SLUICE_CONCURRENCY: value "0": is out of range; use 1 to 65536`,
 		`SLUICE_DRAIN_TIMEOUT: value "0": is too short; use at least 1ms`,
 		`SLUICE_ADMIN_ADDR: value "7780": is not host:port; use one such as 127.0.0.1:7780`,
-		`SLUICE_ON_REDIS_DOWN: not supported by this version; unset it`,
+		`SLUICE_ON_REDIS_DOWN: value "opened": is not known; use local or closed or open`,
+		`SLUICE_ON_REDIS_DOWN_GRACE: value "-1s": `,
+		`SLUICE_METRIC_KEYS: not supported by this version; unset it`,
 		`SLUICE_RETRY_CAPP: unknown variable; did you mean SLUICE_RETRY_CAP?`,
 		`SLUICE_XYZZY: unknown variable; unset it, or see 'sluice worker --help'`,
 	}
@@ -228,6 +234,8 @@ func TestEveryVariableIsReadUnderItsPrefixedNameOnly(t *testing.T) {
 		"MAX_WAIT":             {"1d12h", none, func(c Config) any { return c.MaxWait }, 36 * time.Hour},
 		"KEY_MAX_WAITING":      {"7", none, func(c Config) any { return c.KeyMaxWaiting }, int64(7)},
 		"OVERFLOW":             {"Drop", none, func(c Config) any { return c.Overflow }, "drop"},
+		"ON_REDIS_DOWN":        {"Closed", none, func(c Config) any { return c.Outage.Policy }, redisstore.Closed},
+		"ON_REDIS_DOWN_GRACE":  {"90s", none, func(c Config) any { return c.Outage.Grace }, 90 * time.Second},
 		"SINK":                 {"log", none, func(c Config) any { return c.Sink }, "log"},
 		"WEBHOOK_URL":          {"https://h/{key}", none, func(c Config) any { return c.Webhook.URL }, URL("https://h/{key}")},
 		"WEBHOOK_SECRETS":      {testHookSecret, none, func(c Config) any { return c.Webhook.Secrets }, []Secret{testHookSecret}},

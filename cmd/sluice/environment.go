@@ -25,6 +25,9 @@ type environment struct {
 	KeyMaxWaiting string `split_words:"true"`
 	Overflow      string
 
+	OnRedisDown      string `split_words:"true"`
+	OnRedisDownGrace string `split_words:"true"`
+
 	Sink    string
 	Webhook webhookEnvironment
 	Retry   retryEnvironment

@@ -59,6 +59,9 @@ var variables = []variable{
 	{"KEY_MAX_WAITING", "0", "most events of a key that wait before OVERFLOW applies; 0: any number"},
 	{"OVERFLOW", "deadletter", "deadletter or drop"},
 
+	{"ON_REDIS_DOWN", "local", "while Redis is away: local (each worker passes its share of the limits), closed (nothing passes) or open (all does)"},
+	{"ON_REDIS_DOWN_GRACE", "0", "for how long that holds; then closed. 0: as long as Redis is away"},
+
 	{"SINK", "webhook", "webhook or log"},
 	{"WEBHOOK_URL", "", "where events are pushed; {key} in path or query stands for the escaped key"},
 	{"WEBHOOK_SECRETS", "", "list of signing secrets, whsec_…; the first signs first"},
@@ -78,7 +81,7 @@ var variables = []variable{
 
 // laterVariables are part of the contract but not of this version: setting one must not be silently without effect.
 var laterVariables = []string{
-	"KEY_CONCURRENCY", "ON_REDIS_DOWN", "ON_REDIS_DOWN_GRACE", "WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
+	"KEY_CONCURRENCY", "WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
 }
 
 // presetOf is the default of a variable.

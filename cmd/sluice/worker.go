@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -160,8 +161,9 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	if err != nil {
 		return err
 	}
+	id := workerID()
 	store, err := redisstore.New(rdb, redisstore.Options{
-		Name: w.cfg.Name, Worker: workerID(), Limit: w.cfg.Limit, MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting,
+		Name: w.cfg.Name, Worker: id, Limit: w.cfg.Limit, MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting,
 		Bodies: lanes, Log: w.log, Registry: w.reg,
 	})
 	if err != nil {
@@ -171,24 +173,30 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	w.store.Store(store)
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		store.Run(background)
-	}()
+	fleet, err := stream.JoinFleet(nc, sc, id)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var background sync.WaitGroup
 	defer func() {
 		stop()
-		<-watched
+		background.Wait()
 	}()
+	background.Go(func() { store.Run(running) })
+	background.Go(func() { fleet.Run(running) })
 
 	source, err := stream.OpenSource(ctx, js, sc, w.log)
 	if err != nil {
 		return err
 	}
+	limits := redisstore.NewFallback(store, redisstore.FallbackOptions{
+		Policy: w.cfg.Outage.Policy, Grace: w.cfg.Outage.Grace, Fleet: fleet, Pause: source.Pause, Resume: source.Resume,
+	})
+	background.Go(func() { limits.Run(running) })
 	gossip := stream.NewGossip(nc, sc)
 	ports := pipeline.Ports{
-		Source: source, Limiter: store, Index: store, Lanes: lanes, DeadLetters: dead, Sink: pusher, Gossip: gossip,
+		Source: source, Limiter: limits, Index: limits, Lanes: lanes, DeadLetters: dead, Sink: pusher, Gossip: gossip,
 		Observer: metrics.New(w.reg, pusher.Name(), sink.Classes, sink.Class), Log: w.log,
 	}
 	if w.watch != nil {

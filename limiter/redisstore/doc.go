@@ -9,5 +9,9 @@
 // [Limiter] is for programs that want only shared limits: it needs neither lanes nor a stream.
 //
 // The state belongs to one epoch per shard. A worker names the epoch's id in every call; when Redis has lost it, nothing
-// is written, the calls fail with [ErrEpoch], and [Store.Run] rebuilds the index from the stored bodies.
+// is written, the calls fail with [ErrEpoch], and [Store.Run] rebuilds the index from the stored bodies. It also verifies
+// every stored body's place in the index once (verify.lua), for a worker may die between storing and parking.
+//
+// A worker's pipeline uses a [Fallback], which goes on by a [Policy] while Redis is away: read shares.go for what may be
+// pushed then, outage.go for when, and charge.lua for how it is paid afterwards.
 package redisstore

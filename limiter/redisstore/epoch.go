@@ -89,6 +89,8 @@ var errBuilding = errors.New("another worker rebuilds the index")
 
 // Open learns the epoch of every shard, and rebuilds the shards whose state is missing or belongs to another lane stream.
 func (s *Store) Open(ctx context.Context) error {
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	first, err := s.opt.Bodies.Mark(ctx)
 	if err != nil {
 		return fmt.Errorf("mark the lane stream: %w", err)
@@ -208,7 +210,7 @@ func (b *indexing) finish(ctx context.Context, fresh bool) error {
 		return err
 	}
 	id := rand.Text()
-	v, err := b.epochCall(ctx, nil, "finish", b.name, id, bit(fresh))
+	v, err := b.epochCall(ctx, nil, "finish", b.name, id, bit(fresh), b.promisedFor().Microseconds())
 	if err != nil {
 		return err
 	}
@@ -231,9 +233,5 @@ func (sh *shard) epochCall(ctx context.Context, lanes []string, what ...any) ([]
 		created = sh.opt.Bodies.Created()
 	}
 	args := append([]any{what[0], sh.now, created}, what[1:]...)
-	v, err := epochScript.Run(ctx, sh.rdb, keys, args...).Slice()
-	if err != nil {
-		return nil, fmt.Errorf("redis: %w", err)
-	}
-	return v, nil
+	return sh.call(ctx, epochScript, keys, args)
 }

@@ -5,7 +5,7 @@
 --       "open":   4 fresh (1: the caller has made the very first entry of the lane stream: buckets start full)
 --       "build":  4 name of the build (random)
 --       "index":  4 name of the build, then per event: key, member, order
---       "finish": 4 name of the build  5 new id (random)  6 fresh
+--       "finish": 4 name of the build  5 new id (random)  6 fresh  7 for how long in us what was promised may be kept
 --       "begin":  4 new id (random)  5 fresh, for a limiter without lanes, whose creation time of the lane stream is 0
 -- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
 --       version of sluice wrote it: nothing may be touched)
@@ -51,6 +51,6 @@ if what == 'index' then
 elseif what == 'finish' then
   -- Slots promised before the loss are kept for up to a second: buckets begin to fill when the last of them has passed.
   redis.call('HDEL', KEYS[1], 'building', 'buildingAt')
-  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now + 1000000), 'n', '1')
+  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now + tonumber(ARGV[7])), 'n', '1')
 end
 return {1}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
 )
 
 type metrics struct {
@@ -16,6 +17,7 @@ type metrics struct {
 	errors   *prometheus.CounterVec
 	rebuilds prometheus.Counter
 	orphans  prometheus.Counter
+	fallback *prometheus.CounterVec
 }
 
 var errorKinds = []string{"timeout", "connection", "unavailable", "memory", "refused", "damaged", "lost_writes"}
@@ -46,10 +48,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "sluice_orphans_total",
 		Help: "Stored events that had lost their place in the lane index and got a new one.",
 	})
+	m.fallback = auto.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_fallback_decisions_total",
+		Help: "Decisions made without Redis, by policy.",
+	}, []string{"policy"})
+	for _, p := range []Policy{Local, Open} {
+		m.fallback.WithLabelValues(string(p))
+	}
 	for _, k := range errorKinds {
 		m.errors.WithLabelValues(k)
 	}
 	return m
+}
+
+// watch shows the breaker's state.
+func (m *metrics) watch(reg prometheus.Registerer, b *gobreaker.CircuitBreaker[[]any]) {
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_limiter_breaker_state",
+		Help: "State of the breaker before Redis: 0 closed (calls are made), 1 half open (one is tried), 2 open (none is).",
+	}, func() float64 { return float64(b.State()) })
 }
 
 func (m *metrics) observe(d time.Duration, err error) {

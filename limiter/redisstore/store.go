@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	_ "embed"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
 
 	"sluice/limiter"
 	"sluice/pipeline"
@@ -51,6 +51,8 @@ var (
 	epochLua string
 	//go:embed verify.lua
 	verifyLua string
+	//go:embed charge.lua
+	chargeLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -63,6 +65,7 @@ var (
 	settleScript  = script(settleLua)
 	epochScript   = script(epochLua)
 	verifyScript  = script(verifyLua)
+	chargeScript  = script(chargeLua)
 )
 
 // Options of a [Store].
@@ -92,6 +95,12 @@ type Store struct {
 	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
 	metrics *metrics
 	away    atomic.Bool // the last call got no answer
+	breaker *gobreaker.CircuitBreaker[[]any]
+	turned  chan struct{} // the breaker's state changed; holds one
+	tries   atomic.Int64
+	opening sync.Mutex // one Open at a time
+
+	promisesPassed atomic.Bool // see passed
 
 	verified uint64 // of the lane stream, by any worker; used by reconcile only
 
@@ -132,8 +141,11 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 		rdb: rdb, opt: opt, rule: r,
 		lost:    make(chan struct{}, 1),
 		build:   rand.Text(),
+		turned:  make(chan struct{}, 1),
 		metrics: newMetrics(opt.Registry),
 	}
+	s.breaker = newBreaker(s.turned)
+	s.metrics.watch(opt.Registry, s.breaker)
 	if opt.Name != "sluice" {
 		s.prefix = opt.Name + ":"
 	}
@@ -182,12 +194,10 @@ func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error)
 	defer cancel()
 	var r reply
 	sent := time.Now()
-	values, err := sc.Run(ctx, sh.rdb, keys, append([]any{id, sh.now}, args...)...).Slice()
+	values, err := sh.call(ctx, sc, keys, append([]any{id, sh.now}, args...))
 	received := time.Now()
-	sh.metrics.observe(received.Sub(sent), err)
-	sh.away.Store(away(err))
 	if err != nil {
-		return r, fmt.Errorf("redis: %w", err)
+		return r, err
 	}
 	if status := integer(values[0]); status == 1 {
 		sh.lose(id)

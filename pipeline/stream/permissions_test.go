@@ -18,9 +18,9 @@ var (
 		"$JS.API.STREAM.MSG.DELETE.SLUICE_LANES", "$JS.API.CONSUMER.CREATE.SLUICE_LANES.>", "$JS.API.CONSUMER.MSG.NEXT.SLUICE_LANES.>",
 		"$JS.API.CONSUMER.DELETE.SLUICE_LANES.>", "$JS.API.CONSUMER.INFO.SLUICE_LANES.>",
 		"$JS.API.STREAM.INFO.SLUICE_DLQ",
-		"sluice.lane.>", "sluice.dlq.>", "sluice.cooling",
+		"sluice.lane.>", "sluice.dlq.>", "sluice.cooling", "sluice.worker",
 	}
-	workerMaySubscribe = []string{"_SLUICE.>", "sluice.cooling"}
+	workerMaySubscribe = []string{"_SLUICE.>", "sluice.cooling", "sluice.worker"}
 )
 
 func TestLeastPermissionsOfAWorkerSuffice(t *testing.T) {
@@ -52,6 +52,16 @@ func TestLeastPermissionsOfAWorkerSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
+	fleet, err := JoinFleet(js.Conn(), cfg, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet.say()
+	eventually(t, "the fleet is heard", func() bool {
+		fleet.mu.Lock()
+		defer fleet.mu.Unlock()
+		return !fleet.since.IsZero()
+	})
 	d := next(t, s)
 	ev := d.Event()
 	ev.Key = "k"

@@ -60,6 +60,7 @@ type Source struct {
 	mu       sync.Mutex
 	err      error       // final
 	stopping bool        // nothing is taken in any more
+	paused   bool        // nothing is taken in for now
 	queue    []*delivery // not handed out yet, oldest first
 	held     *deliveries // all unsettled, those of the queue too
 	owed     []debt      // settled, but not told to the server yet
@@ -202,7 +203,7 @@ func (s *Source) receive(ses *session, msg jetstream.Msg) {
 	ses.last, ses.missed = meta.Sequence.Consumer, 0
 	s.last = d.sign
 	s.waitForRoom(ses)
-	if s.stopping || ses.doubtful {
+	if s.closed() || ses.doubtful {
 		s.mu.Unlock()
 		_ = msg.Nak()
 		return
@@ -217,12 +218,12 @@ func (s *Source) receive(ses *session, msg jetstream.Msg) {
 // by keep, so that it doesn't wait for long: then pulling ends, and the rest of the buffer is taken in all the same. The
 // mutex is held, but not while waiting.
 func (s *Source) waitForRoom(ses *session) {
-	if !s.crowded() || s.stopping || ses.draining {
+	if !s.crowded() || s.closed() || ses.draining {
 		return
 	}
 	timer := time.NewTimer(s.ackWait / 6)
 	defer timer.Stop()
-	for s.crowded() && !s.stopping && !ses.draining {
+	for s.crowded() && !s.closed() && !ses.draining {
 		s.mu.Unlock()
 		patient := true
 		select {

@@ -109,7 +109,7 @@ func (t *tender) step(ctx context.Context) time.Duration {
 	if s.full && s.roomy() {
 		s.full = false
 	}
-	begin := !s.sure || s.session == nil && !s.full && !s.stopping
+	begin := !s.sure || s.session == nil && !s.full && !s.closed()
 	silent := s.session != nil && s.session.missed >= lostBeats
 	s.mu.Unlock()
 	switch {
@@ -151,7 +151,7 @@ func (t *tender) begin(ctx context.Context) error {
 	if s.session != nil {
 		s.drain(s.session)
 	}
-	if s.full || s.stopping {
+	if s.full || s.closed() {
 		s.mu.Unlock()
 		return nil
 	}

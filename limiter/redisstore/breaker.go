@@ -1,0 +1,117 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
+
+	"sluice/limiter"
+)
+
+const (
+	breakAfter = 3                      // failures in a row after which Redis is taken for away
+	trialEvery = 400 * time.Millisecond // then one call in so long is tried
+	trialLook  = 50 * time.Millisecond  // how late a trial may be made
+)
+
+// errAway says that Redis is known to be away, so that the call wasn't made.
+var errAway = errors.New("redis is known to be away: no call was made")
+
+// failing says whether err means that Redis can't be worked with now: away, or it takes no writes.
+func failing(err error) bool {
+	if err == nil {
+		return false
+	}
+	return errors.Is(err, errAway) || away(err) || redis.IsOOMError(err) || redis.HasErrorPrefix(err, "MISCONF ")
+}
+
+// newBreaker returns what all script calls go through. turned gets a value whenever its state has changed.
+func newBreaker(turned chan<- struct{}) *gobreaker.CircuitBreaker[[]any] {
+	return gobreaker.NewCircuitBreaker[[]any](gobreaker.Settings{
+		Timeout:      trialEvery,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakAfter },
+		IsSuccessful: func(err error) bool { return !failing(err) },
+		OnStateChange: func(string, gobreaker.State, gobreaker.State) {
+			select {
+			case turned <- struct{}{}:
+			default:
+			}
+		},
+	})
+}
+
+// call runs a script, unless Redis is known to be away.
+func (s *Store) call(ctx context.Context, sc *redis.Script, keys []string, args []any) ([]any, error) {
+	v, err := s.breaker.Execute(func() ([]any, error) {
+		sent := time.Now()
+		v, err := sc.Run(ctx, s.rdb, keys, args...).Slice()
+		s.metrics.observe(time.Since(sent), err)
+		s.away.Store(away(err))
+		return v, err
+	})
+	switch {
+	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
+		return nil, errAway
+	case err != nil:
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	return v, nil
+}
+
+// knock connects to Redis and goes away again. It may be done often: a failed call would keep the breaker open for a while,
+// and after some connections that failed the client itself tries one in a second only.
+func (s *Store) knock(ctx context.Context) error {
+	client, ok := s.rdb.(*redis.Client)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	opt := client.Options()
+	conn, err := opt.Dialer(ctx, opt.Network, opt.Addr)
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return conn.Close()
+}
+
+// reachable says whether calls are made: Redis isn't known to be away.
+func (s *Store) reachable() bool { return s.breaker.State() == gobreaker.StateClosed }
+
+// passed says whether no worker has seen Redis for over a second, so that all it had promised has passed.
+func (s *Store) passed(yes bool) { s.promisesPassed.Store(yes) }
+
+// promisedFor is for how long tokens that Redis has promised may still be used, should it have lost its data.
+func (s *Store) promisedFor() time.Duration {
+	if s.promisesPassed.Load() {
+		return 0
+	}
+	return limiter.MaxHorizon
+}
+
+func (s *Store) turns() <-chan struct{} { return s.turned }
+
+// try makes a call that writes, of another shard each time. Its success lets all others be made again.
+func (s *Store) try(ctx context.Context) error {
+	if err := s.knock(ctx); err != nil {
+		return err
+	}
+	sh := s.shards[int(s.tries.Add(1))%len(s.shards)]
+	sh.mu.Lock()
+	known := sh.epoch != ""
+	sh.mu.Unlock()
+	var err error
+	if known {
+		_, err = sh.runPark(nil)
+	} else {
+		_, err = sh.epochCall(ctx, nil, "open", 0)
+	}
+	if failing(err) {
+		return err
+	}
+	return nil
+}

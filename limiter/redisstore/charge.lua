@@ -1,0 +1,35 @@
+-- charge takes tokens that were spent while Redis was away, whatever is there.
+--
+-- KEYS  1 epoch:{tag}; then per entry: ratelimit:{tag}:<key>
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then per entry and limit: tokens
+-- reply {1} the epoch is another, nothing was written; else {0, now, calls, number of entries that are damaged and so
+--       weren't charged}
+-- Invariant: no level is taken lower than to the debt that a second pays off, so that no key stands still for longer.
+--
+-- cat common.lua charge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 7
+local ok, since = epoch(KEYS[1], ARGV[1])
+if not ok then return {1} end
+local now = clock(tonumber(ARGV[2]))
+local L, a = limits()
+local damaged = 0
+
+local function take(c, p, n)
+  if c.kind == 3 then
+    p.counts[1] = p.counts[1] + max(0, min(n, (left(c, p, now))))
+  else
+    p.w = max(min(p.w, -floor(c.num * 1000000 / c.den)), p.w - n)
+  end
+end
+
+for i = 0, #KEYS - 2 do
+  local s = level(L, KEYS[i + 2], now)
+  if s then
+    refill(s, L, now, since)
+    for j = 1, #L do take(L[j], s[j], tonumber(ARGV[a + i * #L + j - 1])) end
+    s.dirty = true
+    save(s, L, now)
+  else
+    damaged = damaged + 1
+  end
+end
+return {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), damaged}

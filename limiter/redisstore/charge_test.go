@@ -1,0 +1,158 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"sluice/limiter"
+	"sluice/pipeline"
+)
+
+func TestChargeTakesWhatIsThereAndAtMostASecondsWorthMore(t *testing.T) {
+	r := newRig(t, "10/s burst 20, 100/m window, 50/h sliding")
+	r.at(0)
+	r.index("lane", 1) // what waits doesn't matter
+	for _, key := range []string{"some", "all", "lane"} {
+		d := debt{key: key, tokens: []int64{5, 6, 7}}
+		if key == "all" {
+			d.tokens = []int64{100, 1000, 100}
+		}
+		if err := r.charge([]debt{d}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h := r.hash("some"); h["tokens"] != "15" || h["window/1m:tokens"] != "94" || h["sliding/1h:counts"][:2] != "7," {
+		t.Errorf("some was taken: %v", h)
+	}
+	if h := r.hash("all"); h["tokens"] != "-10" || h["window/1m:tokens"] != "-1" || h["sliding/1h:counts"][:3] != "50," {
+		t.Errorf("all was taken: %v, want at most a second's worth of debt", h)
+	}
+	if err := r.charge([]debt{{key: "all", tokens: []int64{1, 1, 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if h := r.hash("all"); h["tokens"] != "-10" {
+		t.Errorf("more was taken: %v", h)
+	}
+	if h := r.hash("lane"); h["tokens"] != "15" {
+		t.Errorf("of a key with a lane: %v", h)
+	}
+	r.at(2_000_000)
+	if d, err := r.Reserve(t.Context(), "some", 1, 0); err != nil || d.Verdict != limiter.Go {
+		t.Errorf("afterwards: %+v, %v", d, err)
+	}
+}
+
+func TestManyKeysAreChargedAndIndexedAtOnce(t *testing.T) {
+	r := newRig(t, "10/s burst 20")
+	var debts []debt
+	var parks []pipeline.ParkRequest
+	for i := range 10_000 {
+		key := fmt.Sprint("key", i)
+		debts = append(debts, debt{key: key, tokens: []int64{1}})
+		parks = append(parks, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: uint64(i + 1), Order: uint64(i + 1), Cost: 1}})
+	}
+	if err := r.charge(debts); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := r.Store.index(parks); err != nil || len(left) > 0 {
+		t.Fatal(err, len(left))
+	}
+	for _, key := range []string{"key0", "key5000", "key9999"} {
+		if h := r.hash(key); h["tokens"] != "19" || len(r.zset("lane", key)) != 1 {
+			t.Errorf("%s: %v, %v", key, h, r.zset("lane", key))
+		}
+	}
+	redis.SetLogger(quiet{})
+	r.server.Kill()
+	if left, err := r.Store.index(parks); err == nil || len(left) != len(parks) {
+		t.Errorf("without Redis %d of %d are left, %v", len(left), len(parks), err)
+	}
+}
+
+func TestBreakerEndsCallsAfterThreeFailuresAndFindsRedisWithinHalfASecond(t *testing.T) {
+	r := newRig(t, "10/s burst 20")
+	reserve := func() error {
+		_, err := r.Reserve(t.Context(), "k", 1, 0)
+		return err
+	}
+	redis.SetLogger(quiet{})
+	r.server.Kill()
+	for i := range 5 {
+		err := reserve()
+		if !failing(err) || errors.Is(err, errAway) != (i >= breakAfter) {
+			t.Errorf("call %d: %v", i+1, err)
+		}
+	}
+	if r.reachable() {
+		t.Error("Redis isn't known to be away")
+	}
+	select {
+	case <-r.turns():
+	default:
+		t.Error("the turn wasn't told")
+	}
+	r.server.Start()
+	for start := time.Now(); r.try(t.Context()) != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > time.Second {
+			t.Fatal("Redis isn't found again")
+		}
+	}
+	if !r.reachable() {
+		t.Error("Redis answers, but no calls are made")
+	}
+	if err := r.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := reserve(); err != nil {
+		t.Errorf("after the return: %v", err)
+	}
+}
+
+func TestBreakerCountsARedisThatTakesNoWritesAsAway(t *testing.T) {
+	r := newRig(t, "10/s burst 20")
+	set := func(name, value string) {
+		t.Helper()
+		if err := r.rdb.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("min-replicas-to-write", "1")
+	for range 4 {
+		_, _ = r.Reserve(t.Context(), "k", 1, 0)
+	}
+	if r.reachable() {
+		t.Error("a Redis without its replicas is taken for a good one")
+	}
+	time.Sleep(trialEvery + 10*time.Millisecond)
+	if r.try(t.Context()) == nil {
+		t.Error("the try didn't write")
+	}
+	set("min-replicas-to-write", "0")
+	time.Sleep(trialEvery + 10*time.Millisecond)
+	if err := r.try(t.Context()); err != nil || !r.reachable() {
+		t.Errorf("it takes writes again: %v", err)
+	}
+	set("maxmemory", "1")
+	for range 4 {
+		_, _ = r.Reserve(t.Context(), "k", 1, 0)
+	}
+	if r.reachable() {
+		t.Error("a Redis without memory is taken for a good one")
+	}
+	set("maxmemory", "0")
+	time.Sleep(trialEvery + 10*time.Millisecond)
+	if err := r.try(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.shards[0].lose(r.shards[0].epoch)
+	for range 10 {
+		_, _ = r.shards[0].run(reserveScript, nil, nil) // without an epoch: no call, so no failure
+	}
+	if !r.reachable() {
+		t.Error("a lost epoch counts as a failure")
+	}
+}

@@ -1,0 +1,259 @@
+package redisstore
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice/limiter"
+)
+
+// shares is this worker's part of every key's limits while all workers are without Redis: the parts of all workers together
+// are no more than the limits. They are buckets in memory. What Redis held isn't known, so all begin empty; and what this
+// worker has promised before is taken from its own.
+//
+// A limit with room for it is shared evenly. One whose burst is smaller than the number of workers has whole tokens for some
+// only: which, the workers draw by the key's name, each on its own with the same result. A sliding limit is dealt out by its
+// events, evenly spaced, since nobody knows when those before were.
+type shares struct {
+	limits    []limiter.Class
+	allowance time.Duration
+	self      uint64
+	start     time.Time // the 0 of all times below, in nanoseconds
+
+	mu    sync.Mutex
+	among []team // who shared from when on; the last one does now
+	from  int64  // nothing accrued before
+	debts map[string]int64
+	keys  map[string]*share
+}
+
+// team is the live workers from a time on, by the hashes of their ids.
+type team struct {
+	at      int64
+	workers []uint64
+}
+
+// share is one key's.
+type share struct {
+	team  int     // which one parts is for
+	parts []part  // of the limits
+	empty []int64 // of each limit: when its level is 0
+	spent int64   // tokens, not charged to Redis yet
+}
+
+// part is what one worker has of a limit: burst tokens at most, one each every nanoseconds. No burst: nothing.
+type part struct {
+	every, burst int64
+}
+
+// longest bounds the time in which a whole share accrues, so that sums of two such times are told: 73 years.
+const longest = 1 << 61
+
+// newShares begins at start. debts are the tokens that this worker has promised for later, by key.
+func newShares(limits []limiter.Class, allowance time.Duration, self string, start time.Time, debts map[string]int64) *shares {
+	return &shares{
+		limits: limits, allowance: allowance, self: hash(self), start: start,
+		debts: debts, keys: map[string]*share{},
+	}
+}
+
+// goOn lets the shares rule from now on among the workers with these ids. Nothing accrued while they didn't rule: others
+// may have had it from Redis.
+func (s *shares) goOn(now time.Time, workers []string) {
+	s.mu.Lock()
+	s.from = int64(now.Sub(s.start))
+	s.mu.Unlock()
+	s.share(now, workers)
+}
+
+// share says which workers are live, this one among them.
+func (s *shares) share(now time.Time, workers []string) {
+	hashes := make([]uint64, len(workers))
+	for i, id := range workers {
+		hashes[i] = hash(id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.among); n == 0 || !slices.Equal(hashes, s.among[n-1].workers) {
+		s.among = append(s.among, team{int64(now.Sub(s.start)), hashes})
+	}
+}
+
+// reserve is Limiter's Reserve within the shares.
+func (s *shares) reserve(key string, cost int64, horizon time.Duration) limiter.Decision {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := int64(time.Since(s.start))
+	k := s.of(key, now)
+	at := now
+	for i, p := range k.parts {
+		if cost > p.burst {
+			return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled}
+		}
+		at = max(at, max(k.empty[i], s.from, now-p.burst*p.every)+cost*p.every)
+	}
+	if horizon < 0 || at > now+int64(min(horizon, time.Second)) {
+		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled}
+	}
+	for i, p := range k.parts {
+		k.empty[i] = max(k.empty[i], s.from, at-p.burst*p.every) + cost*p.every
+	}
+	k.spent += cost
+	d := limiter.Decision{Verdict: limiter.Go, At: s.start.Add(time.Duration(at))}
+	if at > now {
+		d.Verdict, d.Reason = limiter.Hold, limiter.Throttled
+	}
+	d.Stale = d.At.Add(s.allowance)
+	return d
+}
+
+// of is the share of key among the workers of now.
+func (s *shares) of(key string, now int64) *share {
+	k, last := s.keys[key], len(s.among)-1
+	if k == nil {
+		s.forgetSome(now)
+		k = &share{parts: s.parts(key, 0), empty: make([]int64, len(s.limits))}
+		for i, p := range k.parts {
+			k.empty[i] = s.from + min(s.debts[key], longest/max(1, p.every))*p.every
+		}
+		delete(s.debts, key)
+		s.keys[key] = k
+	}
+	for k.team < last {
+		k.team++
+		at, parts := max(s.among[k.team].at, s.from), s.parts(key, k.team)
+		for i, p := range parts {
+			k.empty[i] = at - rescale(at-max(k.empty[i], s.from), k.parts[i], p)
+		}
+		k.parts = parts
+	}
+	return k
+}
+
+// rescale turns the time in which a level accrued under one part into that under another; negative: of a debt.
+func rescale(level int64, was, is part) int64 {
+	if was.every == 0 {
+		return min(level, 0) // there was nothing
+	}
+	tokens := min(float64(level)/float64(was.every), float64(was.burst))
+	return int64(math.Floor(tokens * float64(is.every)))
+}
+
+// forgetSome looks at a few keys and forgets those that are as good as never seen.
+func (s *shares) forgetSome(now int64) {
+	looks := 0
+	for key, k := range s.keys { // begins anywhere
+		full := true
+		for i, p := range k.parts {
+			span := p.burst * p.every
+			if c := s.limits[i]; c.Kind == limiter.Sliding {
+				span = max(span, c.Den*1000) // for so long what was spent counts
+			}
+			full = full && max(k.empty[i], s.from)+span <= now
+		}
+		if full {
+			delete(s.keys, key)
+		}
+		if looks++; looks == 2 {
+			return
+		}
+	}
+}
+
+// parts are this worker's, in a team, of the limits of key.
+func (s *shares) parts(key string, team int) []part {
+	workers := s.among[team].workers
+	rank, of := int64(0), hash(key)
+	mine := draw(of, s.self)
+	for _, w := range workers {
+		if w != s.self && draw(of, w) > mine {
+			rank++
+		}
+	}
+	n := int64(max(1, len(workers)))
+	deal := func(tokens int64) int64 { // one more for some, so that all are dealt out
+		if rank < tokens%n {
+			return tokens/n + 1
+		}
+		return tokens / n
+	}
+	parts := make([]part, len(s.limits))
+	for i, c := range s.limits {
+		var every float64
+		burst := deal(c.Burst)
+		if c.Kind == limiter.Sliding {
+			every = float64(c.Den) * 1000 / float64(burst)
+			burst = min(burst, 1)
+		} else {
+			every = float64(c.Den) * 1000 / float64(c.Num) * float64(min(n, c.Burst))
+		}
+		if burst > 0 {
+			parts[i].every = int64(math.Ceil(min(every, longest)))
+			parts[i].burst = min(burst, longest/parts[i].every)
+		}
+	}
+	return parts
+}
+
+// debt is what a key owes to Redis, in the order of the limits.
+type debt struct {
+	key    string
+	tokens []int64
+}
+
+// owed answers what has to be taken from Redis, so that the buckets there hold no more than those here, and forgets it.
+// A bucket that has refilled meanwhile may hold its whole burst: what this worker's share lacks of its part is missing
+// there, too, unless less was spent at all.
+func (s *shares) owed() (debts []debt, spent int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := int64(time.Since(s.start))
+	for key := range s.keys {
+		k := s.of(key, now)
+		if k.spent == 0 {
+			continue
+		}
+		spent += k.spent
+		d := debt{key: key, tokens: make([]int64, len(s.limits))}
+		for i, c := range s.limits {
+			d.tokens[i] = k.spent
+			if p := k.parts[i]; c.Kind != limiter.Sliding && p.burst > 0 {
+				level := wholes(now-max(k.empty[i], s.from), p.every)
+				d.tokens[i] = min(k.spent, max(0, p.burst-level))
+			}
+		}
+		k.spent = 0
+		if slices.Max(d.tokens) > 0 {
+			debts = append(debts, d)
+		}
+	}
+	return debts, spent
+}
+
+// wholes is a/b, rounded down.
+func wholes(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// hash is FNV-1a, which is the same in all processes.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// draw is a worker's lot for a key: the highest has the first.
+func draw(key, worker uint64) uint64 {
+	x := key ^ worker*0x9e3779b97f4a7c15
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}

@@ -1,0 +1,130 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	beatEvery = time.Second
+	beatsLive = 3 * time.Second // a worker is gone when it wasn't heard for so long
+	beatsSure = 2 * time.Second // who has listened for less may not have heard everybody
+)
+
+// Fleet tells which workers of the pipeline are alive and whether they see Redis, by plain NATS messages: each says so
+// every second, and at once when it changes.
+type Fleet struct {
+	nc      *nats.Conn
+	subject string
+	self    string
+
+	mu    sync.Mutex
+	away  bool // this worker doesn't see Redis
+	heard map[string]beat
+	since time.Time // since when this worker hears itself, and so others; zero: it doesn't
+}
+
+// beat is what was heard last of a worker.
+type beat struct {
+	at   time.Time
+	away bool
+}
+
+// beatNote is the payload of a message on sluice.worker.
+type beatNote struct {
+	ID   string `json:"id"`
+	Away bool   `json:"away,omitempty"`
+}
+
+// Worker is the core NATS subject on which workers tell that they are alive.
+func (n Names) Worker() string { return n.name + ".worker" }
+
+// JoinFleet begins to listen; Run speaks. id is unique among the live workers.
+func JoinFleet(nc *nats.Conn, cfg Config, id string) (*Fleet, error) {
+	f := &Fleet{nc: nc, subject: cfg.names().Worker(), self: id, heard: map[string]beat{}}
+	if _, err := nc.Subscribe(f.subject, func(msg *nats.Msg) {
+		var note beatNote
+		if json.Unmarshal(msg.Data, &note) == nil && note.ID != "" {
+			f.hear(note, time.Now())
+		}
+	}); err != nil {
+		return nil, explain(nc, fmt.Sprintf("listening on %s", f.subject), err)
+	}
+	return f, nil
+}
+
+// Run tells every second that this worker is alive, until ctx ends.
+func (f *Fleet) Run(ctx context.Context) {
+	beats := time.NewTicker(beatEvery)
+	defer beats.Stop()
+	for {
+		f.say()
+		select {
+		case <-ctx.Done():
+			return
+		case <-beats.C:
+		}
+	}
+}
+
+// Tell says whether this worker is without Redis.
+func (f *Fleet) Tell(away bool) {
+	f.mu.Lock()
+	changed := f.away != away
+	f.away = away
+	f.mu.Unlock()
+	if changed {
+		f.say()
+	}
+}
+
+func (f *Fleet) say() {
+	f.mu.Lock()
+	note, err := json.Marshal(beatNote{ID: f.self, Away: f.away})
+	f.mu.Unlock()
+	if err == nil {
+		_ = f.nc.Publish(f.subject, note) // unsaid: then nothing is heard either, and Workers answers none
+	}
+}
+
+func (f *Fleet) hear(note beatNote, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if note.ID == f.self {
+		if now.Sub(f.heard[f.self].at) > beatsLive {
+			f.since = now
+		}
+		note.Away = f.away // what was said before the last Tell may come after it
+	}
+	f.heard[note.ID] = beat{at: now, away: note.Away}
+}
+
+// Workers answers the ids of the live workers, this one among them, in order, and how many of them are without Redis. It
+// answers none while that isn't sure: without NATS, and for the first seconds after.
+func (f *Fleet) Workers() (ids []string, away int) { return f.workers(time.Now()) }
+
+func (f *Fleet) workers(now time.Time) (ids []string, away int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.heard[f.self].at) > beatsLive || now.Sub(f.since) < beatsSure {
+		return nil, 0
+	}
+	for id, b := range f.heard {
+		if now.Sub(b.at) > beatsLive {
+			delete(f.heard, id)
+			continue
+		}
+		ids = append(ids, id)
+		if id == f.self && f.away || id != f.self && b.away {
+			away++
+		}
+	}
+	slices.Sort(ids)
+	return ids, away
+}
