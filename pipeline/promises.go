@@ -14,8 +14,9 @@ const (
 )
 
 // promises bounds what a worker promises for the near future by what it can keep: no more events held and leased than it
-// pushed in the last second. While more than 1 % of its tokens grow too old the horizon and that number shrink, so that a
-// worker without enough processor starts few events in time instead of many too late: each of those costs another round.
+// pushed in the last second, and a shorter horizon while more than 1 % of its tokens grow too old. While most do, that number
+// shrinks, too: a worker without enough processor then starts few events in time instead of many too late, each of which
+// costs another round.
 type promises struct {
 	mu      sync.Mutex
 	held    int // events of the source that wait for a slot now
@@ -99,9 +100,12 @@ func (p *promises) roll(now time.Time) {
 	}
 	if p.late*100 > p.pushed+p.late {
 		p.horizon = max(minHorizon, p.horizon/2)
-		p.share = max(leastShare, p.share/2)
 	} else {
 		p.horizon = min(maxHorizon, p.horizon+p.horizon/4)
+	}
+	if p.late > p.pushed {
+		p.share = max(leastShare, p.share/2)
+	} else {
 		p.share = min(1, p.share*1.25)
 	}
 	p.before, p.pushed, p.late = p.pushed, 0, 0
