@@ -47,8 +47,12 @@ func TestFloodGetsItsRateAndOthersNoticeNothing(t *testing.T) {
 	if least := leastUse(); used < least {
 		t.Errorf("the flooding key got %.2f %% of its rate, want %.0f %%", 100*used, 100*least)
 	}
-	if p99 > 500*time.Millisecond {
-		t.Errorf("p99 of the others is %s", p99)
+	most := 500 * time.Millisecond
+	if testenv.Soak() { // the machine is the drill's alone
+		most = 100 * time.Millisecond
+	}
+	if p99 > most {
+		t.Errorf("p99 of the others is %s, want at most %s", p99, most)
 	}
 	if deliveries > 1.05 {
 		t.Errorf("%.3f source deliveries per event, want at most 1.05", deliveries)
