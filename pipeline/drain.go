@@ -69,6 +69,8 @@ func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struc
 			if l.out == 0 {
 				w.settle(hard, l)
 			}
+		case <-l.todo.stuck:
+			w.takeBack(hard, l)
 		case <-more:
 			if l.waiting == 0 {
 				l.waiting, l.next = 1, l.asked.Add(leaseLead)
@@ -131,7 +133,8 @@ func latest(a, b time.Time) time.Time {
 
 // lease renews the lease and books the lane's next events, if there is room for them.
 func (w *Worker) lease(ctx, hard context.Context, l *lane) {
-	r := LeaseRequest{Key: l.key, Token: l.token, Horizon: w.promises.ahead(time.Now())}
+	r := LeaseRequest{Key: l.key, Token: l.token, Notice: w.bodies.notice(time.Now())}
+	r.Horizon = max(r.Notice, w.promises.ahead(time.Now()))
 	if !l.ending {
 		r.Max = w.promises.take(time.Now(), w.keys.room(l.key))
 	}
@@ -167,6 +170,21 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 	}
 }
 
+// takeBack gives the events that can't start back into the lane.
+func (w *Worker) takeBack(hard context.Context, l *lane) {
+	events := l.todo.takeBack()
+	if len(events) == 0 {
+		return
+	}
+	w.promises.give(-len(events))
+	w.keys.book(l.key, -len(events))
+	results := make([]result, len(events))
+	for i, e := range events {
+		results[i] = result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
+	}
+	w.settle(hard, l, results...)
+}
+
 // take notes what a lease says and starts its events on their way.
 func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 	l.token, l.waiting = got.Token, got.Waiting
@@ -181,7 +199,7 @@ func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 	l.out += len(got.Events)
 	w.keys.book(l.key, len(got.Events))
 	for _, e := range got.Events {
-		l.todo.add(w.fetch(ctx, l.key, e))
+		l.todo.add(w.fetch(ctx, l, e))
 	}
 }
 

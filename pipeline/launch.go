@@ -3,113 +3,17 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"sluice/limiter"
 )
 
-// launches is what a lane has leased and not started, in order: events, and slots. A slot belongs to the lane rather than
-// to its event: when one is missed, or its event turns out to be gone, the events behind move up, so that they stay in
-// order and no slot is wasted that could be used.
-type launches struct {
-	more   chan struct{} // events came, or no more will; holds one
-	mu     sync.Mutex
-	events []*leasedEvent
-	slots  []slot
-	closed bool
-}
-
-// slot is the right to push events that cost so much, from At on, until it is stale.
-type slot struct {
-	at, stale time.Time
-	cost      int64
-}
-
-// leasedEvent is an event whose body is being read.
-type leasedEvent struct {
-	Entry
-	slot  slot
-	over  bool          // its time is over, and it has no slot
-	ready chan struct{} // closed when ev or err is set
-	ev    *Event
-	err   error
-}
-
-func newLaunches() *launches { return &launches{more: make(chan struct{}, 1)} }
-
-func (q *launches) add(e *leasedEvent) {
-	q.mu.Lock()
-	q.events = append(q.events, e)
-	if !e.over {
-		q.slots = append(q.slots, e.slot)
-	}
-	q.mu.Unlock()
-	q.wake()
-}
-
-// close says that no more events come; all that came have been taken by then.
-func (q *launches) close() {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.wake()
-}
-
-func (q *launches) wake() {
-	select {
-	case q.more <- struct{}{}:
-	default:
-	}
-}
-
-// next takes the first event; nil when no more will come.
-func (q *launches) next() *leasedEvent {
-	for {
-		q.mu.Lock()
-		if len(q.events) > 0 {
-			e := q.events[0]
-			q.events = q.events[1:]
-			q.mu.Unlock()
-			return e
-		}
-		closed := q.closed
-		q.mu.Unlock()
-		if closed {
-			return nil
-		}
-		<-q.more
-	}
-}
-
-// slot takes the first slot that is not stale, if it pays for an event of that cost; missed counts the stale ones.
-func (q *launches) slot(cost int64, now time.Time) (s slot, missed int, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.slots) > 0 && now.After(q.slots[0].stale) {
-		q.slots = q.slots[1:]
-		missed++
-	}
-	if len(q.slots) == 0 || q.slots[0].cost != cost {
-		return slot{}, missed, false
-	}
-	s = q.slots[0]
-	q.slots = q.slots[1:]
-	return s, missed, true
-}
-
-// giveBack puts a slot that wasn't used back in front of the others.
-func (q *launches) giveBack(s slot) {
-	q.mu.Lock()
-	q.slots = append([]slot{s}, q.slots...)
-	q.mu.Unlock()
-}
-
 // readPatience is how long a body is asked for again before its event goes back to the lane: by then its slot is gone.
 const readPatience = time.Second
 
 // fetch starts to read the body of a leased event.
-func (w *Worker) fetch(ctx context.Context, key string, l Leased) *leasedEvent {
+func (w *Worker) fetch(ctx context.Context, lane *lane, l Leased) *leasedEvent {
+	key, asked := lane.key, lane.asked
 	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Expired, ready: make(chan struct{})}
 	go func() {
 		defer close(e.ready)
@@ -122,6 +26,7 @@ func (w *Worker) fetch(ctx context.Context, key string, l Leased) *leasedEvent {
 		if e.err != nil {
 			return
 		}
+		w.bodies.came(time.Now(), time.Since(asked))
 		// The index knows better than the stored body, except after it was rebuilt from that.
 		e.ev.Attempt, e.ev.Cost = max(e.ev.Attempt, l.Attempt), l.Cost
 		if !l.First.IsZero() {
@@ -136,6 +41,9 @@ func (w *Worker) fetch(ctx context.Context, key string, l Leased) *leasedEvent {
 func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 	for e := l.todo.next(); e != nil; e = l.todo.next() {
 		err := w.await(ctx, l, e)
+		if errors.Is(err, errTaken) {
+			continue // by whoever drains the lane
+		}
 		w.promises.give(-1)
 		w.keys.book(l.key, -1)
 		if err == nil {
@@ -156,18 +64,21 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 	}
 }
 
-var errNoSlot = errors.New("no slot is left")
+var errTaken = errors.New("taken back")
 
 // await waits for the event's body, its slot and a push slot. It returns with the push slot and a place of the key taken,
-// or with an error and nothing.
+// or with an error and nothing. An event that can't start holds up those behind it, until they all go back into the lane.
 func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 	select {
 	case <-e.ready:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if e.err != nil {
+	switch {
+	case errors.Is(e.err, ErrGone):
 		return e.err
+	case e.err != nil:
+		return l.todo.stick(ctx, e, false)
 	}
 	for {
 		if e.over || e.ev.expired(time.Now()) {
@@ -178,7 +89,10 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 			w.missed()
 		}
 		if !ok {
-			return errNoSlot
+			if err := l.todo.stick(ctx, e, true); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := sleepUntil(ctx, s.at); err != nil {
 			return err
@@ -197,7 +111,7 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 			w.slots.release()
 		default:
 			w.slots.release()
-			return errNoSlot
+			return l.todo.stick(ctx, e, false)
 		}
 	}
 }

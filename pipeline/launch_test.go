@@ -1,6 +1,9 @@
 package pipeline
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,4 +154,42 @@ func TestEventsLeasedFromAReceiverThatIsAwayGoBackAtOnce(t *testing.T) {
 		}
 		_ = stop()
 	})
+}
+
+// The lane's next events are often being leased at the moment at which one finds no slot.
+func TestEventThatFindsNoSlotIsNotOvertakenByTheNextLease(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, r *rig) {
+				random := rand.New(rand.NewPCG(seed, 0))
+				r.index.limits["a"] = limit{every: 5 * time.Millisecond, burst: 20}
+				r.index.took = time.Duration(1+random.IntN(30)) * time.Millisecond
+				r.parkWithoutWorker("a", 300)
+				stop := r.start(func(w *Worker) { go hogSlots(w, random, 2*time.Second) })
+				pass(8 * time.Second)
+				if !inOrder(r.sink.of("a")) {
+					t.Error("events left their lane out of order")
+				}
+				if r.count("late") == 0 {
+					t.Error("no slot was missed, so this shows nothing")
+				}
+				r.wantRest(t)
+				_ = stop()
+			})
+		})
+	}
+}
+
+// hogSlots takes all push slots again and again for some time.
+func hogSlots(w *Worker, random *rand.Rand, d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(time.Duration(1+random.IntN(40)) * time.Millisecond)
+		n := 0
+		for ; n < w.cfg.Concurrency && w.slots.acquire(context.Background(), true) == nil; n++ {
+		}
+		time.Sleep(time.Duration(1+random.IntN(60)) * time.Millisecond)
+		for range n {
+			w.slots.release()
+		}
+	}
 }

@@ -50,6 +50,7 @@ type Worker struct {
 	promises *promises
 	held     atomic.Int64 // events of the source that wait for a slot
 	lanes    *laneTable
+	bodies   bodies
 	sample   *sample
 	troubles troubles
 }

@@ -168,6 +168,7 @@ type LeaseRequest struct {
 	Token   int64 // of the lease held; 0: a new one
 	Max     int   // at most so many events; 0 only renews
 	Horizon time.Duration
+	Notice  time.Duration // no slot is sooner than this: the bodies have to be read first
 }
 
 // Lease is the right to push some events of a lane, exclusive until it runs out.

@@ -277,7 +277,7 @@ local function charge(s, L, now, at, n, price)
       p.counts[1] = p.counts[1] + n
     elseif c.kind == 1 then
       p.w = p.w - n - max(0, p.w + floor((at - p.at) / c.den) * c.num - c.burst)
-    elseif at > now and #L > 1 and at > ready(c, p, now, price) then
+    elseif at > now and at > ready(c, p, now, price) then
       local u = p.w * c.den + p.f
       u = u - max(0, u + c.num * (at - p.at) - c.burst * c.den) - n * c.den
       p.w, p.f = floor(u / c.den), u % c.den

@@ -161,11 +161,12 @@ func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Le
 
 func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
 	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 16+4*len(batch)), sh.rule.args...)
+	args := append(make([]any, 0, 16+5*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds())
 	for _, r := range batch {
 		keys = sh.keys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), r.Token, r.Max, r.Horizon.Microseconds())
+		args = append(args, limiter.EncodeKey(r.Key), r.Token, r.Max,
+			r.Horizon.Microseconds(), min(r.Notice, r.Horizon).Microseconds())
 	}
 	r, err := sh.run(leaseScript, keys, args)
 	if err != nil {

@@ -3,7 +3,8 @@
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
 --       lead us, holder, lease us,
---       then per entry: key, token of the lease held (0: a new one), most events, horizon us
+--       then per entry: key, token of the lease held (0: a new one), most events, horizon us, notice us: no slot is
+--       sooner than that
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, -1 damaged), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), then per event: member, order, us until its slot (-1: its time is over: it takes no tokens and is to be dropped)}}
@@ -11,7 +12,7 @@
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 k 0 10 1000000
+-- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 k 0 10 1000000 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -35,16 +36,16 @@ local function expired(member)
 end
 
 -- book leases one event if its slot lies within the horizon.
-local function book(s, out, from, busy, member, order, horizon)
+local function book(s, out, from, busy, member, order, horizon, notice)
   local price = cost(member)
-  local at = L.mode == 2 and now or earliest(s, L, now, price)
+  local at = L.mode == 2 and now or max(now + notice, earliest(s, L, now, price))
   if at > now + horizon then return false end
   if L.mode == 0 then charge(s, L, now, at, price, price) end
   lease(out, from, busy, member, order, at - now)
   return true
 end
 
-local function fill(s, out, lane, busy, retry, most, horizon)
+local function fill(s, out, lane, busy, retry, most, horizon, notice)
   if s.closedUntil > now or L.mode == 1 then return end
   if s.fails > 0 then most = min(most, 1 - redis.call('ZCARD', busy)) end
   if most <= 0 then return end
@@ -53,7 +54,7 @@ local function fill(s, out, lane, busy, retry, most, horizon)
     local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
     if expired(own[i]) then
       lease(out, retry, busy, own[i], order, -1)
-    elseif not book(s, out, retry, busy, own[i], order, horizon) then
+    elseif not book(s, out, retry, busy, own[i], order, horizon, notice) then
       return
     end
   end
@@ -62,15 +63,16 @@ local function fill(s, out, lane, busy, retry, most, horizon)
   for i = 1, #first, 2 do
     if expired(first[i]) then
       lease(out, lane, busy, first[i], first[i + 1], -1)
-    elseif not book(s, out, lane, busy, first[i], first[i + 1], horizon) then
+    elseif not book(s, out, lane, busy, first[i], first[i + 1], horizon, notice) then
       return
     end
   end
 end
 
 for i = 0, (#KEYS - 2) / 4 - 1 do
-  local e = a + 3 + 4 * i
-  local key, token, most, horizon = ARGV[e], tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3])
+  local e = a + 3 + 5 * i
+  local key, token, most = ARGV[e], tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2])
+  local horizon, notice = tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
   local s = load(L, KEYS[4 * i + 3])
   local out
@@ -89,7 +91,7 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
     end
     refill(s, L, now, since)
     out = {0, token, 0, 0}
-    fill(s, out, lane, busy, retry, most, horizon)
+    fill(s, out, lane, busy, retry, most, horizon, notice)
     local next = look(s, L, now, min(lead, horizon), lane, retry)
     if redis.call('EXISTS', busy) == 1 then
       s.token, s.til = token, now + ttl
