@@ -29,6 +29,7 @@ type world struct {
 	mu        sync.Mutex
 	published map[string]time.Time // by id, when it was confirmed or about to be
 	order     map[string]uint64    // by id, its sequence in the source
+	producers map[string]jetstream.JetStream
 }
 
 // ackWait of the drills' consumer: short, so that what a killed worker held comes back soon.
@@ -38,9 +39,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{
 		t: t, nats: testenv.NATS(t), redis: testenv.Redis(t), receiver: testenv.Receiver(t),
-		published: map[string]time.Time{}, order: map[string]uint64{},
+		published: map[string]time.Time{}, order: map[string]uint64{}, producers: map[string]jetstream.JetStream{},
 	}
-	js, err := jetstream.New(w.nats.Conn(), jetstream.WithPublishAsyncMaxPending(1000))
+	js, err := jetstream.New(w.nats.Conn())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,10 +90,27 @@ func (w *world) workers(n int, env ...string) []*testenv.WorkerProcess {
 	return all
 }
 
+// producer is a connection of the key's own: on a common one, all would wait for the acknowledgements of a flood.
+func (w *world) producer(key string) jetstream.JetStream {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	js := w.producers[key]
+	if js == nil {
+		conn := w.nats.Dial()
+		var err error
+		if js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1000)); err != nil {
+			w.t.Fatal(err)
+		}
+		w.producers[key] = js
+	}
+	return js
+}
+
 // publish stores n events of key, in order, pausing before each but the first.
 func (w *world) publish(key string, n int, pause time.Duration) {
 	var futures []jetstream.PubAckFuture
 	var ids []string
+	js := w.producer(key)
 	for i := range n {
 		if i > 0 && pause > 0 {
 			time.Sleep(pause)
@@ -103,7 +121,7 @@ func (w *world) publish(key string, n int, pause time.Duration) {
 		w.published[id] = now
 		w.mu.Unlock()
 		msg := &nats.Msg{Subject: "events." + key, Data: []byte(strconv.Itoa(i)), Header: nats.Header{nats.MsgIdHdr: {id}}}
-		f, err := w.js.PublishMsgAsync(msg, jetstream.WithStallWait(10*time.Second))
+		f, err := js.PublishMsgAsync(msg, jetstream.WithStallWait(10*time.Second))
 		if err != nil {
 			w.t.Errorf("publishing: %v", err)
 			return

@@ -71,13 +71,26 @@ func (s *NATSServer) URL() string {
 func (s *NATSServer) Conn() *nats.Conn {
 	s.t.Helper()
 	if s.conn == nil {
-		conn, err := nats.Connect(s.URL(), nats.Name("test"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
-		if err != nil {
-			s.t.Fatalf("connecting to NATS: %v", err)
-		}
-		s.conn = conn
+		s.conn = s.dial()
 	}
 	return s.conn
+}
+
+// Dial is another connection, closed when the test ends.
+func (s *NATSServer) Dial() *nats.Conn {
+	s.t.Helper()
+	conn := s.dial()
+	s.t.Cleanup(conn.Close)
+	return conn
+}
+
+func (s *NATSServer) dial() *nats.Conn {
+	s.t.Helper()
+	conn, err := nats.Connect(s.URL(), nats.Name("test"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		s.t.Fatalf("connecting to NATS: %v", err)
+	}
+	return conn
 }
 
 // JetStream is JetStream by way of [NATSServer.Conn].
