@@ -56,6 +56,7 @@ orderly way, a second one at once with exit code 1.`,
 		newWorkerCommand(),
 		newPublishCommand(),
 		newSetupCommand(),
+		newCheckCommand(),
 		newDLQCommand(),
 		newVersionCommand(),
 	)

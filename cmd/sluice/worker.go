@@ -252,12 +252,16 @@ func (w *worker) sink() (pipeline.Sink, error) {
 	if w.cfg.Sink == "log" {
 		return sink.NewLog(w.out), nil
 	}
-	secrets := make([]string, 0, len(w.cfg.Webhook.Secrets))
-	for _, s := range w.cfg.Webhook.Secrets {
+	return w.cfg.webhook()
+}
+
+func (cfg Config) webhook() (*sink.Webhook, error) {
+	secrets := make([]string, 0, len(cfg.Webhook.Secrets))
+	for _, s := range cfg.Webhook.Secrets {
 		secrets = append(secrets, string(s))
 	}
 	return sink.NewWebhook(sink.WebhookConfig{
-		URL: string(w.cfg.Webhook.URL), Secrets: secrets, Timeout: w.cfg.Webhook.Timeout, Concurrency: w.cfg.Concurrency,
+		URL: string(cfg.Webhook.URL), Secrets: secrets, Timeout: cfg.Webhook.Timeout, Concurrency: cfg.Concurrency,
 	}, "sluice/"+buildInfo().Version)
 }
 

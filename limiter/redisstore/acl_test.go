@@ -37,6 +37,24 @@ func rightsLine(t *testing.T) string {
 	return "user sluice " + strings.TrimSpace(line)
 }
 
+func TestProbeTriesEveryCommandOfTheScripts(t *testing.T) {
+	t.Parallel()
+	probed := map[string]bool{}
+	for _, m := range regexp.MustCompile(`saw\('([A-Z]+)'`).FindAllStringSubmatch(probeLua, -1) {
+		probed[m[1]] = true
+	}
+	for name, body := range map[string]string{
+		"common": commonLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
+		"epoch": epochLua, "verify": verifyLua, "charge": chargeLua,
+	} {
+		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
+			if !probed[m[1]] {
+				t.Errorf("%s.lua uses %s, which probe.lua doesn't try", name, m[1])
+			}
+		}
+	}
+}
+
 func TestReadmeHasTheLeastRights(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../README.md")

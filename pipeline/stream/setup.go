@@ -22,6 +22,10 @@ type Action struct {
 	Detail string // what was updated, or differs; may be empty
 }
 
+var setupSteps = []func(context.Context, jetstream.JetStream, Config) (Action, error){
+	ensureSource, ensureConsumer, ensureLanes, ensureDLQ,
+}
+
 // Setup makes sure that the streams and the consumer are there and fit, and says what it found and did. It creates what
 // cfg.Setup permits. It never changes a stream or a consumer that exists, except the size and the replicas of the lanes
 // and dead letters; it may be called any number of times, by any number of workers at once. An error holds all that is
@@ -35,9 +39,7 @@ func Setup(ctx context.Context, js jetstream.JetStream, cfg Config) ([]Action, e
 	}
 	var actions []Action
 	var faults []error
-	for _, step := range []func(context.Context, jetstream.JetStream, Config) (Action, error){
-		ensureSource, ensureConsumer, ensureLanes, ensureDLQ,
-	} {
+	for _, step := range setupSteps {
 		action, err := step(ctx, js, cfg)
 		if action.Did != "" {
 			actions = append(actions, action)
