@@ -69,14 +69,13 @@ type Source struct {
 	// nothing is settled at the server: the same sequences could be other events.
 	sure     bool
 	identity int64 // creation time of the stream
+	bound    binding
 	ackWait  time.Duration
 	session  *session // nil: not pulling
 	full     bool     // pulling ended because there was no room
 	last     time.Time
 	restarts int // sessions replaced because nothing came; for tests
 }
-
-var _ pipeline.Source = (*Source)(nil)
 
 // debt is a settlement that the server has to be told of.
 type debt struct {

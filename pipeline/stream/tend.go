@@ -147,7 +147,7 @@ func (t *tender) begin(ctx context.Context) error {
 	if s.identity != 0 && s.identity != b.stream {
 		s.log.Warn("the stream was created anew; its events are new events", "stream", s.cfg.Stream)
 	}
-	s.sure, s.identity, s.ackWait, s.last = true, b.stream, b.ackWait, time.Now()
+	s.sure, s.identity, s.bound, s.ackWait, s.last = true, b.stream, b, b.ackWait, time.Now()
 	if s.session != nil {
 		s.drain(s.session)
 	}
