@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -43,7 +44,8 @@ func TestExpiredEventsLeaveTheLaneAndTheirSlotsGoToTheNext(t *testing.T) {
 		r.index.limits = map[string]limit{"a": {every: time.Second, burst: 1}}
 		r.mayDrop = true
 		stop, begin := r.start(), time.Now()
-		r.publish("a", 3)                   // 0s, 1s, 2s
+		r.publish("a", 3) // 0s, 1s, 2s
+		synctest.Wait()
 		r.publish("a", 5, expiring("2s"))   // gone by then
 		r.publish("a", 2, expiring("1h"))   // 3s, 4s
 		r.publish("a", 1, expiring("0s"))   // gone at once
