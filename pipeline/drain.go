@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -22,10 +23,14 @@ type lane struct {
 	next    time.Time // when the next lease may book something
 	asked   time.Time // when the last lease was taken
 	waiting int64
-	ending  bool // no further lease: the receiver is away, the worker stops, or the lease is lost
+	ending  bool   // no further lease: the receiver is away, the worker stops, or the lease is lost
+	barred  uint64 // the place of the next event, which has to wait for the floor; 0: none does
+	stray   uint64 // the place of an event that needn't wait for the floor
 	results chan result
 	todo    *launches          // leased events on their way to their push
 	giveUp  context.CancelFunc // what hasn't started goes back
+	held    context.Context    // ends when the lease has run out, for keys whose pushes are counted
+	lapse   *time.Timer        // ends held
 }
 
 // result is what became of one leased event.
@@ -37,13 +42,15 @@ type result struct {
 
 // drain pushes a lane's events at their slots for as long as it pays to keep the lease. more says that the lane has more
 // events than the last call of the index told.
-func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struct{}) {
+func (w *Worker) drain(soft, hard context.Context, l *lane, more <-chan struct{}) {
+	key := l.key
 	if !w.awaitRoom(soft, key) {
 		return
 	}
 	ctx, giveUp := context.WithCancel(soft)
 	defer giveUp()
-	l := &lane{key: key, results: make(chan result, 64), todo: newLaunches(), giveUp: giveUp}
+	l.results, l.todo, l.giveUp = make(chan result, 64), newLaunches(), giveUp
+	defer l.hold(hard, w.cfg.KeyConcurrency > 0)()
 	w.lease(ctx, hard, l)
 	w.Observer.Leased(l.token != 0)
 	if l.token == 0 {
@@ -92,6 +99,24 @@ func (w *Worker) drain(soft, hard context.Context, key string, more <-chan struc
 	<-launched
 }
 
+// errLapsed is the cause that pushes are cut off with when another worker may have the lane.
+var errLapsed = errors.New("cut off: the lease ran out")
+
+// hold sets held. What it returns is called when all of the lane's pushes have ended.
+func (l *lane) hold(hard context.Context, counted bool) (end func()) {
+	if !counted {
+		l.held = hard
+		return func() {}
+	}
+	held, cut := context.WithCancelCause(hard)
+	l.held = held
+	l.lapse = time.AfterFunc(time.Hour, func() { cut(errLapsed) })
+	return func() {
+		l.lapse.Stop()
+		cut(nil)
+	}
+}
+
 // awaitRoom waits until the key may have one more push in flight here, and the worker may promise one more. If that takes
 // too long it answers false, and the lane falls due again, here or elsewhere.
 func (w *Worker) awaitRoom(soft context.Context, key string) bool {
@@ -138,6 +163,9 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 	if !l.ending {
 		r.Max = w.promises.take(time.Now(), w.keys.room(l.key))
 	}
+	if w.strict() {
+		r.Ordered, r.UpTo, r.Stray = true, w.floor.known(), l.stray
+	}
 	l.asked = time.Now()
 	until := hard
 	if l.out == 0 {
@@ -157,7 +185,7 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		return
 	case err != nil || got.Token == 0:
 		w.lanes.lookIn(got.Next)
-		l.token = 0
+		l.token, l.barred = 0, got.Barred
 		l.giveUp()
 		return
 	}
@@ -188,6 +216,9 @@ func (w *Worker) takeBack(hard context.Context, l *lane) {
 // take notes what a lease says and starts its events on their way.
 func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 	l.token, l.waiting = got.Token, got.Waiting
+	if l.lapse != nil {
+		l.lapse.Reset(time.Until(got.Until))
+	}
 	wait := got.Next
 	switch {
 	case wait < 0, wait == 0 && len(got.Events) == 0: // all is leased, or a probe is out
@@ -216,7 +247,7 @@ func (w *Worker) settle(hard context.Context, l *lane, first ...result) {
 		req.Sleep = max(req.Sleep, r.sleep)
 	}
 	l.out -= len(results)
-	if req.Sleep > 0 {
+	if req.Sleep > 0 || l.held.Err() != nil {
 		l.ending = true
 		l.giveUp()
 	}

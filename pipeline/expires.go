@@ -41,9 +41,3 @@ const maxExpiryDays = 100 * 365
 var errExpired = errors.New("expired")
 
 func (ev *Event) expired(now time.Time) bool { return !ev.Expires.IsZero() && !now.Before(ev.Expires) }
-
-// drop ends an event of the source whose time is over.
-func (w *Worker) drop(d Delivery, outcome Outcome) {
-	d.Ack()
-	w.Observer.Settled(outcome)
-}

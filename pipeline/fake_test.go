@@ -39,6 +39,7 @@ type rig struct {
 	faults  func(call string) fault // of source, lanes and dead letters; nil: none
 	limiter Limiter                 // in place of the index' own; nil: that
 	mayDrop bool
+	stores  func(*Event) time.Duration // how long it takes to store in a lane; nil: no time
 }
 
 func newRig(t *testing.T) *rig {
@@ -212,6 +213,21 @@ func (s sourceOf) Next(ctx context.Context) (Delivery, error) {
 	}
 }
 
+func (s sourceOf) Settled(ctx context.Context, most uint64) (upTo, last uint64, err error) {
+	if s.fault("settled") != noFault || ctx.Err() != nil {
+		return 0, 0, errFault
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts["asked how far it is settled"]++
+	for ; upTo < s.seq; upTo++ {
+		if _, acked := s.acked[upTo+1]; !acked {
+			break
+		}
+	}
+	return upTo, s.seq, nil
+}
+
 func (s sourceOf) wake() {
 	select {
 	case s.arrived <- struct{}{}:
@@ -265,6 +281,9 @@ func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
 	if f == notDone || ctx.Err() != nil {
 		l.note("append fails")
 		return 0, errFault
+	}
+	if l.stores != nil {
+		time.Sleep(l.stores(ev))
 	}
 	if string(ev.Data) == "too large" {
 		return 0, fmt.Errorf("storing: %w", ErrTooLarge)

@@ -19,6 +19,7 @@ type memory struct {
 	limits    map[string]limit // of keys that have not fallback
 	fallback  limit
 	maxWait   time.Duration                // 0: any
+	perKey    int                          // pushes of a key in flight; 0: any
 	allowance time.Duration                // how long after its slot a token may be used
 	took      time.Duration                // by each call
 	fault     func(call string) fault      // nil: none
@@ -242,8 +243,12 @@ func (m indexOf) Lease(ctx context.Context, r LeaseRequest) (Lease, error) {
 		s.give()
 		token = max(now.UnixMicro(), s.token+1)
 	}
-	l := Lease{Token: token, Events: m.fill(r, s, now)}
+	l := Lease{Token: token, Until: now.Add(leaseTime)}
+	l.Events, l.Barred = m.fill(r, s, now)
 	next := m.look(r.Key, s, min(leaseSeen, r.Horizon), now)
+	if l.Barred > 0 {
+		next = max(next, time.Second)
+	}
 	if len(s.busy) > 0 {
 		s.holder, s.token, s.until = m.worker, token, now.Add(leaseTime)
 		m.due[r.Key] = s.until
@@ -261,13 +266,16 @@ func (m indexOf) Lease(ctx context.Context, r LeaseRequest) (Lease, error) {
 	return l, err
 }
 
-func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased) {
+func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased, barred uint64) {
 	most := r.Max
+	if m.perKey > 0 {
+		most = min(most, m.perKey-len(s.busy))
+	}
 	if s.fails > 0 {
 		most = min(most, 1-len(s.busy))
 	}
 	if s.closedUntil.After(now) || m.limit(r.Key).every < 0 {
-		return nil
+		return nil, 0
 	}
 	var ready []Entry
 	for _, e := range slices.SortedFunc(maps.Values(s.retry), func(a, b retried) int { return a.due.Compare(b.due) }) {
@@ -276,6 +284,9 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 		}
 	}
 	for _, e := range append(ready, ordered(s.lane)...) {
+		if r.Ordered && e.Order > r.UpTo && e.Order != r.Stray && len(out) < most {
+			return out, e.Order
+		}
 		if !e.Expires.IsZero() && !now.Before(e.Expires) {
 			delete(s.retry, memberOf(e))
 			delete(s.lane, memberOf(e))
@@ -294,7 +305,7 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 		m.charge(r.Key, s, e.Cost, now)
 		out = append(out, Leased{Entry: e, At: now.Add(slot), Stale: now.Add(slot + m.allowance)})
 	}
-	return out
+	return out, 0
 }
 
 // Settle says what became of leased events.

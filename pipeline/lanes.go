@@ -147,14 +147,25 @@ func (w *Worker) serveLanes(soft, hard context.Context) {
 			}
 			for _, key := range keys {
 				if lane := w.lanes.begin(key); lane != nil {
-					draining.Go(func() {
-						for w.drain(soft, hard, key, lane.more); !w.lanes.end(key); {
-							w.drain(soft, hard, key, lane.more)
-						}
-					})
+					draining.Go(func() { w.serveLane(soft, hard, key, lane.more) })
 				}
 			}
 		}
 		w.lanes.lookIn(next)
+	}
+}
+
+// serveLane drains a lane that was claimed, and again as soon as what bars its next event is out of the way.
+func (w *Worker) serveLane(soft, hard context.Context, key string, more <-chan struct{}) {
+	l := &lane{key: key}
+	for {
+		l = &lane{key: key, stray: l.stray}
+		w.drain(soft, hard, l, more)
+		if l.barred > 0 && w.floor.await(soft, l) {
+			continue
+		}
+		if w.lanes.end(key) {
+			return
+		}
 	}
 }

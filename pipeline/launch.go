@@ -48,7 +48,7 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 		w.keys.book(l.key, -1)
 		if err == nil {
 			begun := make(chan struct{})
-			go func() { l.results <- w.pushLeased(hard, l.key, e, begun) }()
+			go func() { l.results <- w.pushLeased(hard, l, e, begun) }()
 			<-begun // the scheduler would rather start the last one first
 			continue
 		}
@@ -118,16 +118,16 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 
 // pushLeased makes one attempt for an event of a lane and closes begun when that begins. It gives the push slot and the
 // key's place back.
-func (w *Worker) pushLeased(hard context.Context, key string, e *leasedEvent, begun chan<- struct{}) result {
+func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun chan<- struct{}) result {
 	if e.ev.Attempt == 0 {
 		w.Observer.LaneWait(time.Since(e.ev.Time))
 	}
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 	close(begun)
-	f, err := w.attempt(hard, e.ev)
-	w.giveUpSlot(key)
-	if hard.Err() != nil && err != nil {
-		return r // cut off by the stop
+	f, err := w.attempt(l.held, e.ev)
+	w.giveUpSlot(l.key)
+	if l.held.Err() != nil && err != nil {
+		return r // cut off by the stop, or another worker may have it
 	}
 	if r.healthy = !f.sleep; f.sleep {
 		r.sleep = f.after

@@ -21,7 +21,12 @@ type Config struct {
 	MaxWait       time.Duration // the longest expected wait in a lane; 0: any
 	KeyMaxWaiting int64         // the most events of a key that wait; 0: any
 	Drop          bool          // what would wait too long is dropped instead of dead-lettered
-	Retry         Retry
+
+	// KeyConcurrency is how many pushes of a key are in flight at most, over all workers: all its events go through its lane
+	// then. 1: in the order of the source, too, retries included. 0: no such bound.
+	KeyConcurrency int
+
+	Retry Retry
 }
 
 // Ports are the parts of the world a worker works on.
@@ -51,6 +56,7 @@ type Worker struct {
 	held     atomic.Int64 // events of the source that wait for a slot
 	lanes    *laneTable
 	bodies   bodies
+	floor    *floor
 	sample   *sample
 	troubles troubles
 }
@@ -58,14 +64,19 @@ type Worker struct {
 // ErrDrainTimeout is the cause that pushes are cut off with when they take longer than Config.Drain after a stop.
 var ErrDrainTimeout = errors.New("cut off: the drain time is over")
 
-// New returns a worker. One key may have an eighth of the push slots in flight.
+// New returns a worker. One key may have an eighth of the push slots in flight, or as many pushes as configured.
 func New(cfg Config, ports Ports) *Worker {
+	most := max(1, cfg.Concurrency/8)
+	if cfg.KeyConcurrency > 0 {
+		most = min(most, cfg.KeyConcurrency)
+	}
 	return &Worker{
 		cfg: cfg, Ports: ports,
 		slots:    newSlots(cfg.Concurrency),
-		keys:     newKeys(max(1, cfg.Concurrency/8)),
+		keys:     newKeys(most),
 		promises: newPromises(),
 		lanes:    newLaneTable(),
+		floor:    newFloor(),
 		sample:   &sample{log: ports.Log},
 	}
 }
@@ -84,6 +95,9 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	var running sync.WaitGroup
 	running.Go(func() { w.serveLanes(soft, hard) })
+	if w.strict() {
+		running.Go(func() { w.followFloor(soft) })
+	}
 	err := w.pull(soft, hard, &running)
 	stop()
 
@@ -182,16 +196,15 @@ func (w *Worker) reserve(soft context.Context, d Delivery, ev *Event) (dec limit
 
 // ask is reserve without patience. The push slot comes before the tokens, so that a token never waits for one.
 func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) {
+	if w.cfg.KeyConcurrency > 0 {
+		return w.askWait(soft, ev)
+	}
 	if err := w.slots.acquire(soft, false); err != nil {
 		return limiter.Decision{}, err
 	}
 	if !w.keys.enter(ev.Key) {
 		w.slots.release()
-		dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, -1) // it may still wait too long
-		if dec.Reason == limiter.Throttled {
-			dec.Reason = limiter.KeyCap
-		}
-		return dec, err
+		return w.askWait(soft, ev)
 	}
 	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.horizon())
 	if err == nil && dec.Verdict == limiter.Go && w.late(dec.Stale) {
@@ -207,6 +220,15 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 		return dec, nil
 	}
 	w.giveUpSlot(ev.Key)
+	return dec, err
+}
+
+// askWait asks for no tokens, only whether the event would wait too long in its lane.
+func (w *Worker) askWait(soft context.Context, ev *Event) (limiter.Decision, error) {
+	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, -1)
+	if dec.Reason == limiter.Throttled {
+		dec.Reason = limiter.KeyCap
+	}
 	return dec, err
 }
 
@@ -316,6 +338,7 @@ func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
 	w.Observer.InFlight(-1)
 	w.Observer.Pushed(err, time.Since(start))
 	f := w.cfg.Retry.judge(ev, err, time.Now(), draw())
+	f.sleep = f.sleep || w.strict() && f.outcome == "" // nothing may overtake it
 	if f.sleep && hard.Err() == nil {
 		w.cool(ev.Key, f.after)
 	}
@@ -376,34 +399,4 @@ func entryOf(ev *Event, seq uint64) Entry {
 	return Entry{
 		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
 	}
-}
-
-// overflow ends an event that would wait too long.
-func (w *Worker) overflow(hard context.Context, d Delivery, dec limiter.Decision) {
-	if w.cfg.Drop {
-		w.drop(d, Dropped)
-		return
-	}
-	reason := MaxWait
-	if w.cfg.KeyMaxWaiting > 0 && dec.Ahead >= w.cfg.KeyMaxWaiting {
-		reason = KeyFull
-	}
-	w.bury(hard, d, reason, fmt.Errorf("would have waited %s behind %d events", dec.Wait.Round(time.Millisecond), dec.Ahead))
-}
-
-// bury stores a dead letter, and only then lets the source forget the event.
-func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause error) {
-	if err := w.intern(hard, d.Event(), reason, cause); err != nil {
-		d.HandBack()
-		return
-	}
-	d.Ack()
-	w.Observer.Settled(DeadLettered)
-}
-
-func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
-	w.Log.Warn("dead letter", "id", ev.ID, "key", ev.Key, "reason", reason, "attempts", ev.Attempt, "err", cause)
-	return w.insist(hard, "dead-letter", func(ctx context.Context) error {
-		return w.DeadLetters.Bury(ctx, ev, reason, cause)
-	})
 }

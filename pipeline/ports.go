@@ -72,6 +72,10 @@ type Source interface {
 	// Next blocks until there is an event, or ctx ends. Any other error is final: the source is gone, and the worker ends
 	// with it. The caller settles every delivery with exactly one of Ack or HandBack.
 	Next(ctx context.Context) (Delivery, error)
+	// Settled says that no event of the source with a place up to upTo is still on its way: of all workers' deliveries, each
+	// is acked. Of the places up to most those behind last were never used, so that an event that has one is of another
+	// source. A new source in the old one's place begins anew.
+	Settled(ctx context.Context, most uint64) (upTo, last uint64, err error)
 }
 
 // Delivery is an event with the right to settle it in the source. Until it is settled the source keeps it from others,
@@ -169,12 +173,18 @@ type LeaseRequest struct {
 	Max     int   // at most so many events; 0 only renews
 	Horizon time.Duration
 	Notice  time.Duration // no slot is sooner than this: the bodies have to be read first
+
+	// Ordered says that only events up to the place UpTo in the source, and the one at Stray, may go.
+	Ordered     bool
+	UpTo, Stray uint64
 }
 
 // Lease is the right to push some events of a lane, exclusive until it runs out.
 type Lease struct {
-	Token  int64 // 0: not granted (held by another worker, cooling, paused, empty)
+	Token  int64 // 0: not granted (held by another worker, cooling, paused, empty, barred)
 	Events []Leased
+	Until  time.Time // when it runs out unless it is renewed, by this process' monotonic clock
+	Barred uint64    // the place of the next event, which lies behind UpTo; 0: none does
 	LaneInfo
 }
 

@@ -43,6 +43,8 @@ type Config struct {
 	KeyMaxWaiting int64         // 0: any number
 	Overflow      string        // deadletter or drop
 
+	KeyConcurrency int // pushes of a key in flight over all workers; 0: any number
+
 	Outage OutageConfig
 
 	Sink    string // webhook or log
@@ -186,6 +188,7 @@ func limitPart(r *reader, env *environment, cfg *Config) {
 	cfg.MaxWait = r.duration("MAX_WAIT", env.MaxWait, 0)
 	cfg.KeyMaxWaiting = r.integer("KEY_MAX_WAITING", env.KeyMaxWaiting, 0, math.MaxInt64)
 	cfg.Overflow = r.oneOf("OVERFLOW", env.Overflow, "deadletter", "drop")
+	cfg.KeyConcurrency = int(r.integer("KEY_CONCURRENCY", env.KeyConcurrency, 0, 65536))
 }
 
 func sinkPart(r *reader, env *environment, cfg *Config) {

@@ -96,6 +96,7 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		"SLUICE_MAX_WAIT=30",
 		"SLUICE_KEY_MAX_WAITING=many",
 		"SLUICE_OVERFLOW=block",
+		"SLUICE_KEY_CONCURRENCY=-1",
 		"SLUICE_RETRY_BASE=2h",
 		"SLUICE_RETRY_MAX=-1",
 		"SLUICE_CONCURRENCY=0",
@@ -134,6 +135,7 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		`SLUICE_MAX_WAIT: value "30": has no unit; use one such as 1h`,
 		`SLUICE_KEY_MAX_WAITING: value "many": is not a whole number; use one such as 0`,
 		`SLUICE_OVERFLOW: value "block": is not known; use deadletter or drop`,
+		`SLUICE_KEY_CONCURRENCY: value "-1": is out of range; use 0 to 65536`,
 		`SLUICE_WEBHOOK_URL: is not set; set it to where events are pushed, or SLUICE_SINK=log`,
 		`SLUICE_RETRY_MAX: value "-1": is out of range; use 0 to 2147483647`,
 		`SLUICE_RETRY_BASE: value "2h": is longer than SLUICE_RETRY_CAP, 1h; swap or adjust them`,
@@ -171,6 +173,14 @@ func indexPrefix(list []string, start string) int {
 		}
 	}
 	return -1
+}
+
+func TestPushesThatAreCountedCannotAllPassWithoutRedis(t *testing.T) {
+	setEnvironment(t, "SLUICE_SINK=log", "SLUICE_KEY_CONCURRENCY=3", "SLUICE_ON_REDIS_DOWN=open")
+	_, err := loadConfig(workerParts...)
+	if got := faultsOf(t, err); len(got) != 1 || indexPrefix(got, `SLUICE_ON_REDIS_DOWN: value "open": can't be with SLUICE_KEY_CONCURRENCY`) < 0 {
+		t.Errorf("faults: %q, want that of SLUICE_ON_REDIS_DOWN", got)
+	}
 }
 
 func TestCommandIsNotDisturbedBySettingsOfOthers(t *testing.T) {
@@ -234,6 +244,7 @@ func TestEveryVariableIsReadUnderItsPrefixedNameOnly(t *testing.T) {
 		"MAX_WAIT":             {"1d12h", none, func(c Config) any { return c.MaxWait }, 36 * time.Hour},
 		"KEY_MAX_WAITING":      {"7", none, func(c Config) any { return c.KeyMaxWaiting }, int64(7)},
 		"OVERFLOW":             {"Drop", none, func(c Config) any { return c.Overflow }, "drop"},
+		"KEY_CONCURRENCY":      {"1", none, func(c Config) any { return fmt.Sprintln(c.KeyConcurrency, c.Outage.Policy) }, "1 closed\n"},
 		"ON_REDIS_DOWN":        {"Closed", none, func(c Config) any { return c.Outage.Policy }, redisstore.Closed},
 		"ON_REDIS_DOWN_GRACE":  {"90s", none, func(c Config) any { return c.Outage.Grace }, 90 * time.Second},
 		"SINK":                 {"log", none, func(c Config) any { return c.Sink }, "log"},

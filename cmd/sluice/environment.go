@@ -25,6 +25,8 @@ type environment struct {
 	KeyMaxWaiting string `split_words:"true"`
 	Overflow      string
 
+	KeyConcurrency string `split_words:"true"`
+
 	OnRedisDown      string `split_words:"true"`
 	OnRedisDownGrace string `split_words:"true"`
 

@@ -21,4 +21,11 @@ func outagePart(r *reader, env *environment, cfg *Config) {
 		Policy: redisstore.Policy(r.oneOf("ON_REDIS_DOWN", env.OnRedisDown, policies...)),
 		Grace:  r.duration("ON_REDIS_DOWN_GRACE", env.OnRedisDownGrace, 0),
 	}
+	switch {
+	case cfg.KeyConcurrency > 0 && cfg.Outage.Policy == redisstore.Open:
+		r.faultf("ON_REDIS_DOWN", string(redisstore.Open), "can't be with SLUICE_KEY_CONCURRENCY: no pushes are counted then; use closed or local")
+	case cfg.KeyConcurrency == 1:
+		// Lanes sleep in any case. An event that is acked without a place in the index would lose its place in the order.
+		cfg.Outage.Policy = redisstore.Closed
+	}
 }

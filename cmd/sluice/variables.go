@@ -58,6 +58,7 @@ var variables = []variable{
 	{"MAX_WAIT", "1h", "longest expected wait of an event before OVERFLOW applies; 0: any"},
 	{"KEY_MAX_WAITING", "0", "most events of a key that wait before OVERFLOW applies; 0: any number"},
 	{"OVERFLOW", "deadletter", "deadletter or drop"},
+	{"KEY_CONCURRENCY", "0", "pushes of a key in flight, over all workers. 1: one by one in the order of the source; 0: no such bound"},
 
 	{"ON_REDIS_DOWN", "local", "while Redis is away: local (each worker passes its share of the limits), closed (nothing passes) or open (all does)"},
 	{"ON_REDIS_DOWN_GRACE", "0", "for how long that holds; then closed. 0: as long as Redis is away"},
@@ -81,7 +82,7 @@ var variables = []variable{
 
 // laterVariables are part of the contract but not of this version: setting one must not be silently without effect.
 var laterVariables = []string{
-	"KEY_CONCURRENCY", "WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
+	"WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
 }
 
 // presetOf is the default of a variable.

@@ -164,7 +164,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	id := workerID()
 	store, err := redisstore.New(rdb, redisstore.Options{
 		Name: w.cfg.Name, Worker: id, Limit: w.cfg.Limit, MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting,
-		Bodies: lanes, Log: w.log, Registry: w.reg,
+		KeyConcurrency: w.cfg.KeyConcurrency, Bodies: lanes, Log: w.log, Registry: w.reg,
 	})
 	if err != nil {
 		return err
@@ -270,7 +270,8 @@ func (w *worker) pipeline() pipeline.Config {
 	return pipeline.Config{
 		Key: w.cfg.Key, Concurrency: w.cfg.Concurrency, Drain: w.cfg.DrainTimeout,
 		MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting, Drop: w.cfg.Overflow == "drop",
-		Retry: pipeline.Retry{For: r.For, Max: r.Max, Base: r.Base, Cap: r.Cap},
+		KeyConcurrency: w.cfg.KeyConcurrency,
+		Retry:          pipeline.Retry{For: r.For, Max: r.Max, Base: r.Base, Cap: r.Cap},
 	}
 }
 

@@ -161,13 +161,18 @@ func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Le
 
 func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
 	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 16+5*len(batch)), sh.rule.args...)
-	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds())
+	args := append(make([]any, 0, 16+7*len(batch)), sh.rule.args...)
+	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds(), sh.opt.KeyConcurrency)
 	for _, r := range batch {
+		upTo := int64(-1)
+		if r.Ordered {
+			upTo = int64(r.UpTo)
+		}
 		keys = sh.keys(keys, r.Key)
 		args = append(args, limiter.EncodeKey(r.Key), r.Token, r.Max,
-			r.Horizon.Microseconds(), min(r.Notice, r.Horizon).Microseconds())
+			r.Horizon.Microseconds(), min(r.Notice, r.Horizon).Microseconds(), upTo, r.Stray)
 	}
+	begun := time.Now()
 	r, err := sh.run(leaseScript, keys, args)
 	if err != nil {
 		return nil, err
@@ -178,6 +183,7 @@ func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, erro
 		if out[i], err = sh.readLease(r, i, allowance); err != nil {
 			return nil, err
 		}
+		out[i].Until = begun.Add(leaseTime)
 		if integer(r.values[i].([]any)[0]) < 0 {
 			sh.damaged(batch[i].Key)
 		}
@@ -187,8 +193,8 @@ func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, erro
 
 func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Lease, error) {
 	v, _ := r.values[i].([]any)
-	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3])}
-	for e := v[4:]; len(e) >= 3; e = e[3:] {
+	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Barred: uint64(integer(v[4]))}
+	for e := v[5:]; len(e) >= 3; e = e[3:] {
 		m, _ := e[0].(string)
 		o, _ := e[1].(string)
 		order, err := strconv.ParseUint(o, 10, 64)

@@ -2,22 +2,23 @@
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
---       lead us, holder, lease us,
+--       lead us, holder, lease us, events of a key that may be leased at a time over all workers (0: any),
 --       then per entry: key, token of the lease held (0: a new one), most events, horizon us, notice us: no slot is
---       sooner than that
+--       sooner than that, the place in the source up to which events may go (-1: any), the place of one that may go as well
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, -1 damaged), token (0: not granted),
---       events waiting, us until the next look (-1: no need), then per event: member, order, us until its slot (-1: its time is over: it takes no tokens and is to be dropped)}}
+--       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
+--       then per event: member, order, us until its slot (-1: its time is over: it takes no tokens and is to be dropped)}}
 -- A holder that asks anew without its token has lost it (a lost reply): it takes the lease over from itself.
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 k 0 10 1000000 0
+-- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 0 10 1000000 0 -1 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
 local L, a = limits()
-local lead, holder, ttl = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2])
+local lead, holder, ttl, together = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
 -- lease puts one event under the lease.
@@ -45,8 +46,9 @@ local function book(s, out, from, busy, member, order, horizon, notice)
   return true
 end
 
-local function fill(s, out, lane, busy, retry, most, horizon, notice)
+local function fill(s, out, lane, busy, retry, most, horizon, notice, upTo, stray)
   if s.closedUntil > now or L.mode == 1 then return end
+  if together > 0 then most = min(most, together - redis.call('ZCARD', busy)) end
   if s.fails > 0 then most = min(most, 1 - redis.call('ZCARD', busy)) end
   if most <= 0 then return end
   local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
@@ -61,7 +63,11 @@ local function fill(s, out, lane, busy, retry, most, horizon, notice)
   if #own == most then return end
   local first = redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES')
   for i = 1, #first, 2 do
-    if expired(first[i]) then
+    local place = tonumber(first[i + 1])
+    if upTo >= 0 and place > upTo and place ~= stray then
+      out[5] = place
+      return
+    elseif expired(first[i]) then
       lease(out, lane, busy, first[i], first[i + 1], -1)
     elseif not book(s, out, lane, busy, first[i], first[i + 1], horizon, notice) then
       return
@@ -70,19 +76,20 @@ local function fill(s, out, lane, busy, retry, most, horizon, notice)
 end
 
 for i = 0, (#KEYS - 2) / 4 - 1 do
-  local e = a + 3 + 5 * i
+  local e = a + 4 + 7 * i
   local key, token, most = ARGV[e], tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2])
   local horizon, notice = tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
+  local upTo, stray = tonumber(ARGV[e + 5]), tonumber(ARGV[e + 6])
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
   local s = load(L, KEYS[4 * i + 3])
   local out
   if not s then
-    out = {-1, 0, redis.call('ZCARD', lane), 5000000}
+    out = {-1, 0, redis.call('ZCARD', lane), 5000000, 0}
     redis.call('ZADD', KEYS[2], d(now + 5000000), key)
   elseif token > 0 and s.token ~= token then
-    out = {3, 0, 0, -1}
+    out = {3, 0, 0, -1, 0}
   elseif token == 0 and s.til > now and redis.call('HGET', KEYS[4 * i + 3], 'holder') ~= holder then
-    out = {2, 0, redis.call('ZCARD', lane), s.til - now}
+    out = {2, 0, redis.call('ZCARD', lane), s.til - now, 0}
     redis.call('ZADD', KEYS[2], d(s.til), key)
   else
     if token == 0 then
@@ -90,9 +97,10 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
       token = max(now, s.token + 1)
     end
     refill(s, L, now, since)
-    out = {0, token, 0, 0}
-    fill(s, out, lane, busy, retry, most, horizon, notice)
+    out = {0, token, 0, 0, 0}
+    fill(s, out, lane, busy, retry, most, horizon, notice, upTo, stray)
     local next = look(s, L, now, min(lead, horizon), lane, retry)
+    if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
     if redis.call('EXISTS', busy) == 1 then
       s.token, s.til = token, now + ttl
       put(s, 'holder', holder)

@@ -12,13 +12,13 @@ import (
 func (r *rig) leaseSlots(key string, most int64, notice time.Duration) (at []time.Time) {
 	r.t.Helper()
 	sh := r.shard(key)
-	args := append(append([]any{}, r.rule.args...), lead.Microseconds(), "me", leaseTime.Microseconds(),
-		key, 0, most, time.Second.Microseconds(), notice.Microseconds())
+	args := append(append([]any{}, r.rule.args...), lead.Microseconds(), "me", leaseTime.Microseconds(), 0,
+		key, 0, most, time.Second.Microseconds(), notice.Microseconds(), -1, 0)
 	rep, err := sh.run(leaseScript, sh.keys([]string{sh.epochKey, sh.dueKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	v := rep.values[0].([]any)[4:]
+	v := rep.values[0].([]any)[5:]
 	for i := 2; i < len(v); i += 3 {
 		slot := integer(v[i])
 		if slot < notice.Microseconds() {

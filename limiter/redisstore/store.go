@@ -75,10 +75,14 @@ type Options struct {
 	Limit         limiter.Limits // of every key
 	MaxWait       time.Duration  // the longest expected wait of an event in its lane; 0: any
 	KeyMaxWaiting int64          // the most events of a key that wait; 0: any
-	Bodies        Bodies
-	VerifyAge     time.Duration // how old a stored event is when its place in the index is verified; 0: 10 s
-	Log           *slog.Logger
-	Registry      prometheus.Registerer
+
+	// KeyConcurrency is how many events of a key may be leased at a time, over all workers; 0: any number.
+	KeyConcurrency int
+
+	Bodies    Bodies
+	VerifyAge time.Duration // how old a stored event is when its place in the index is verified; 0: 10 s
+	Log       *slog.Logger
+	Registry  prometheus.Registerer
 }
 
 // Store is the shared state. All methods may be called at the same time.
