@@ -28,6 +28,7 @@
 //	pushed, not acked (source)         delivered again, parked, and pushed once more: a duplicate with the same id
 //	pushed, body not deleted (lane)    the lease runs out, the next holder pushes once more: a duplicate
 //	body deleted, not settled          the next holder finds the body gone and settles the event
+//	indexed, an older one not dropped  it is marked: whoever leases the lane drops it, and never pushes it
 //	dead-lettered, not acked           delivered again; the same dead letter is stored once
 //	lease lost while pushing           what the late holder says is refused; the new one has the events
 package pipeline

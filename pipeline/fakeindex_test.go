@@ -57,6 +57,7 @@ type laneState struct {
 	until       time.Time
 	lane, busy  map[string]Entry
 	retry       map[string]retried
+	newest      map[string]Entry // by name
 }
 
 type retried struct {
@@ -79,16 +80,17 @@ func newMemory() *memory {
 
 // memberOf is what makes two entries one.
 func memberOf(e Entry) string {
-	if e.Attempt == 0 && e.Cost == 1 {
+	if e.Attempt == 0 && e.Cost == 1 && e.Collapse == "" {
 		return fmt.Sprint(e.Seq)
 	}
-	return fmt.Sprint(e.Seq, e.Attempt, e.Cost, e.Order, e.First.UnixMilli())
+	return fmt.Sprint(e.Seq, e.Attempt, e.Cost, e.Order, e.First.UnixMilli(), e.Collapsed)
 }
 
 func (m *memory) of(key string) *laneState {
 	s := m.state[key]
 	if s == nil {
-		s = &laneState{lane: map[string]Entry{}, busy: map[string]Entry{}, retry: map[string]retried{}}
+		s = &laneState{lane: map[string]Entry{}, busy: map[string]Entry{}, retry: map[string]retried{},
+			newest: map[string]Entry{}}
 		m.state[key] = s
 	}
 	return s
@@ -192,12 +194,9 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 	}
 	m.note("park")
 	s, now, name := m.of(r.Key), time.Now(), memberOf(r.Entry)
+	var collapsed *Entry
 	if _, leased := s.busy[name]; !leased {
-		if r.After > 0 {
-			s.retry[name] = retried{r.Entry, now.Add(r.After)}
-		} else {
-			s.lane[name] = r.Entry
-		}
+		collapsed = s.put(r.Entry, r.After, now)
 	}
 	if r.Counted && s.opening > 0 {
 		if s.opening--; s.opening == 0 {
@@ -214,7 +213,7 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 	if at, ok := m.due[r.Key]; next >= 0 && (!ok || now.Add(next).Before(at)) {
 		m.due[r.Key] = now.Add(next)
 	}
-	return LaneInfo{Waiting: s.waiting(), Next: next}, err
+	return LaneInfo{Waiting: s.waiting(), Next: next, Collapsed: collapsed}, err
 }
 
 // indexOf is a worker's view of the memory: it holds leases under its name.
@@ -287,11 +286,12 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 		if r.Ordered && e.Order > r.UpTo && e.Order != r.Stray && len(out) < most {
 			return out, e.Order
 		}
-		if !e.Expires.IsZero() && !now.Before(e.Expires) {
+		if superseded := s.superseded(e); superseded || e.Collapsed || !e.Expires.IsZero() && !now.Before(e.Expires) {
 			delete(s.retry, memberOf(e))
 			delete(s.lane, memberOf(e))
+			e.Collapsed = e.Collapsed || superseded
 			s.busy[memberOf(e)] = e
-			out = append(out, Leased{Entry: e, Expired: true})
+			out = append(out, Leased{Entry: e, Useless: true})
 			most++
 			continue
 		}
@@ -327,11 +327,10 @@ func (m *memory) Settle(ctx context.Context, r SettleRequest) (LaneInfo, error) 
 			continue
 		}
 		delete(s.busy, memberOf(e.Was))
-		switch {
-		case e.Fate == Back && e.After > 0:
-			s.retry[memberOf(e.Now)] = retried{e.Now, now.Add(e.After)}
-		case e.Fate == Back:
-			s.lane[memberOf(e.Now)] = e.Now
+		if e.Fate == Back {
+			s.put(e.Now, e.After, now)
+		} else if s.newest[e.Was.Collapse].Seq == e.Was.Seq {
+			delete(s.newest, e.Was.Collapse)
 		}
 	}
 	if r.Healthy {

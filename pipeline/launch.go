@@ -14,7 +14,7 @@ const readPatience = time.Second
 // fetch starts to read the body of a leased event.
 func (w *Worker) fetch(ctx context.Context, lane *lane, l Leased) *leasedEvent {
 	key, asked := lane.key, lane.asked
-	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Expired, ready: make(chan struct{})}
+	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Useless, ready: make(chan struct{})}
 	go func() {
 		defer close(e.ready)
 		patient, cancel := context.WithTimeout(ctx, readPatience)
@@ -59,6 +59,9 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 		r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 		if errors.Is(err, ErrGone) {
 			r.Fate = Done
+			if e.Collapsed { // by the worker that parked the newer one, which leaves the rest to the lease
+				w.Observer.Settled(Collapsed)
+			}
 		}
 		l.results <- r
 	}
@@ -144,10 +147,14 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	return r
 }
 
-// expire drops an event of a lane whose time is over.
+// expire drops an event of a lane whose time is over, or whose place a newer one has taken.
 func (w *Worker) expire(hard context.Context, e *leasedEvent) result {
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
-	if w.finish(hard, e.ev, e.Seq, fate{outcome: Expired}, nil) {
+	f := fate{outcome: Expired}
+	if e.Collapsed {
+		f.outcome = Collapsed
+	}
+	if w.finish(hard, e.ev, e.Seq, f, nil) {
 		r.Fate = Done
 	}
 	return r

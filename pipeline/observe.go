@@ -15,10 +15,11 @@ const (
 	DeadLettered Outcome = "dead_lettered"
 	Dropped      Outcome = "dropped"
 	Expired      Outcome = "expired"
+	Collapsed    Outcome = "collapsed" // a newer event of its name waited
 )
 
 // Outcomes lists all outcomes.
-var Outcomes = []Outcome{Delivered, DeadLettered, Dropped, Expired}
+var Outcomes = []Outcome{Delivered, DeadLettered, Dropped, Expired, Collapsed}
 
 // Path is the way a delivered event took: the closed set of the label of sluice_event_latency_seconds.
 type Path string

@@ -172,6 +172,9 @@ func (w *Worker) admit(ev *Event) (DeadReason, error) {
 	if ev.Expires, err = ExpiresOf(ev.Header, ev.Time); err != nil {
 		return BadHeader, err
 	}
+	if ev.Collapse, err = CollapseOf(ev.Header, ev.Source); err != nil {
+		return BadHeader, err
+	}
 	w.sample.see(ev)
 	return "", nil
 }
@@ -393,10 +396,14 @@ func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 	w.Observer.Parked()
 	w.keys.parked(ev.Key, info)
 	w.lanes.parked(ev.Key, info.Next)
+	if info.Collapsed != nil {
+		w.collapse(hard, ev.Key, *info.Collapsed)
+	}
 }
 
 func entryOf(ev *Event, seq uint64) Entry {
 	return Entry{
 		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
+		Collapse: ev.Collapse,
 	}
 }

@@ -13,17 +13,18 @@ import (
 
 // Event is one event on its way from the source to the sink.
 type Event struct {
-	ID      string // the same on every attempt; printable ASCII
-	Key     string // who is limited: any bytes, 1 to limiter.MaxKey
-	Subject string // the subject the producer published to
-	Header  Header // the producer's headers, under their own names
-	Data    []byte
-	Time    time.Time // when the source stored it
-	Source  SourceID
-	Cost    int64     // tokens it takes, at least 1
-	Expires time.Time // when it loses its meaning; zero: never
-	Attempt int       // pushes started so far
-	First   time.Time // when the first push started; zero before
+	ID       string // the same on every attempt; printable ASCII
+	Key      string // who is limited: any bytes, 1 to limiter.MaxKey
+	Subject  string // the subject the producer published to
+	Header   Header // the producer's headers, under their own names
+	Data     []byte
+	Time     time.Time // when the source stored it
+	Source   SourceID
+	Cost     int64     // tokens it takes, at least 1
+	Expires  time.Time // when it loses its meaning; zero: never
+	Collapse string    // the name of which only the newest waits, see CollapseOf; "": it has none
+	Attempt  int       // pushes started so far
+	First    time.Time // when the first push started; zero before
 }
 
 // Header holds an event's headers. Lookup ignores case; stored names keep the producer's spelling.
@@ -40,6 +41,16 @@ func (h Header) Get(name string) string {
 		}
 	}
 	return ""
+}
+
+// has says whether there is a header name in any spelling, with whatever value.
+func (h Header) has(name string) bool {
+	for k := range h {
+		if strings.EqualFold(k, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // SourceID is the identity of an event in the source: what stays the same however often it is delivered or stored again.
@@ -141,12 +152,19 @@ type Entry struct {
 	Cost    int64
 	First   time.Time // when the first push started; zero before. Kept to the millisecond
 	Expires time.Time // when the event loses its meaning; zero: never. Kept to the millisecond
+
+	Collapse  string // the event's name, of which only the newest waits; "": it has none
+	Collapsed bool   // a newer one of its name was there: this one is to be dropped
 }
 
 // LaneInfo is what is known of a lane after a call.
 type LaneInfo struct {
 	Waiting int64         // events that wait
 	Next    time.Duration // from now: when the lane should be looked at next; < 0: no need
+
+	// Collapsed is, after a park, the event that is to be dropped since a newer one of its name waits: the one parked, or the
+	// newest before it. Its place is kept until Forget, or until a lease hands it out.
+	Collapsed *Entry
 }
 
 // ParkRequest puts one event into its lane.
@@ -163,7 +181,7 @@ type Leased struct {
 	Entry
 	At      time.Time // its slot, by this process' monotonic clock
 	Stale   time.Time // when its tokens are too old to be used
-	Expired bool      // its time is over: it has no slot and is to be dropped
+	Useless bool      // its time is over, or it is Collapsed: it has no slot and is to be dropped
 }
 
 // LeaseRequest asks for the next events of a lane.
@@ -230,6 +248,9 @@ type Index interface {
 	Lease(ctx context.Context, r LeaseRequest) (Lease, error)
 	// Settle ends leased events, and the lease if asked. ErrFenced: another worker goes on with them.
 	Settle(ctx context.Context, r SettleRequest) (LaneInfo, error)
+	// Forget takes an event that Park said is to be dropped, and whose body is deleted, out of the lane. It answers false
+	// if the event isn't there any more, or is leased.
+	Forget(ctx context.Context, key string, e Entry) (was bool, err error)
 }
 
 // Gossip tells other workers what they would otherwise learn too late.

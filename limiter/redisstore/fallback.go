@@ -256,6 +256,15 @@ func (f *Fallback) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeli
 	return info, f.explained(err)
 }
 
+// Forget takes a collapsed event out of the index.
+func (f *Fallback) Forget(ctx context.Context, key string, e pipeline.Entry) (bool, error) {
+	if !f.present() {
+		return false, f.explained(errAway)
+	}
+	was, err := f.store.Forget(ctx, key, e)
+	return was, f.explained(err)
+}
+
 func (f *Fallback) present() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,59 +12,17 @@ import (
 	"sluice/pipeline"
 )
 
-// member is an entry as it stands in the sets: its sequence alone for an event that was never tried, costs 1 and never
-// expires.
-func member(e pipeline.Entry) string {
-	if e.Attempt == 0 && e.Cost == 1 && e.Expires.IsZero() {
-		return strconv.FormatUint(e.Seq, 10)
-	}
-	return fmt.Sprintf("%d,%d,%d,%d,%d,%d", e.Seq, e.Attempt, e.Cost, millis(e.Expires), e.Order, millis(e.First))
-}
-
-// millis is t in Unix milliseconds, at least 1; 0 for no time.
-func millis(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return max(1, t.UnixMilli())
-}
-
-func parseMember(m string, order uint64) (pipeline.Entry, error) {
-	e := pipeline.Entry{Cost: 1, Order: order}
-	f := strings.Split(m, ",")
-	var err error
-	number := func(i int) int64 {
-		if i >= len(f) {
-			return 0
-		}
-		n, e := strconv.ParseInt(f[i], 10, 64)
-		err = errors.Join(err, e)
-		return n
-	}
-	e.Seq = uint64(number(0))
-	if len(f) > 1 {
-		e.Attempt, e.Cost = int(number(1)), max(1, number(2))
-		if ms := number(3); ms > 0 {
-			e.Expires = time.UnixMilli(ms)
-		}
-		if ms := number(5); ms > 0 {
-			e.First = time.UnixMilli(ms)
-		}
-	}
-	return e, err
-}
-
 // Park adds an event, whose body is stored, to its lane.
 func (s *Store) Park(ctx context.Context, r pipeline.ParkRequest) (pipeline.LaneInfo, error) {
 	return s.shard(r.Key).park.do(ctx, r)
 }
 
 func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, error) {
-	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
+	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
 	args := append(make([]any, 0, 16+6*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds())
 	for _, r := range batch {
-		keys = sh.keys(keys, r.Key)
+		keys = sh.laneKeys(keys, r.Key)
 		args = append(args, limiter.EncodeKey(r.Key), member(r.Entry), r.Entry.Order, bit(r.Counted),
 			r.After.Microseconds(), r.Sleep.Microseconds())
 	}
@@ -75,7 +32,12 @@ func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, err
 	}
 	out := make([]pipeline.LaneInfo, len(batch))
 	for i := range out {
-		out[i] = sh.laneInfo(r.values[2*i], r.values[2*i+1])
+		out[i] = sh.laneInfo(r.values[3*i], r.values[3*i+1])
+		if m, _ := r.values[3*i+2].(string); m != "" {
+			if out[i].Collapsed, err = collapsed(m); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return out, nil
 }
@@ -160,7 +122,7 @@ func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Le
 }
 
 func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
-	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
+	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
 	args := append(make([]any, 0, 16+7*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds(), sh.opt.KeyConcurrency)
 	for _, r := range batch {
@@ -168,7 +130,7 @@ func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, erro
 		if r.Ordered {
 			upTo = int64(r.UpTo)
 		}
-		keys = sh.keys(keys, r.Key)
+		keys = sh.laneKeys(keys, r.Key)
 		args = append(args, limiter.EncodeKey(r.Key), r.Token, r.Max,
 			r.Horizon.Microseconds(), min(r.Notice, r.Horizon).Microseconds(), upTo, r.Stray)
 	}
@@ -207,7 +169,7 @@ func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Le
 		}
 		slot := micros(integer(e[2]))
 		l.Events = append(l.Events, pipeline.Leased{
-			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance), Expired: slot < 0,
+			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance), Useless: slot < 0,
 		})
 	}
 	return l, nil
@@ -228,11 +190,11 @@ func (s *Store) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeline.
 }
 
 func (sh *shard) runSettle(batch []pipeline.SettleRequest) ([]settled, error) {
-	keys := append(make([]string, 0, 2+4*len(batch)), sh.epochKey, sh.dueKey)
+	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
 	args := append(make([]any, 0, 16+11*len(batch)), sh.rule.args...)
 	args = append(args, lead.Microseconds(), leaseTime.Microseconds())
 	for _, r := range batch {
-		keys = sh.keys(keys, r.Key)
+		keys = sh.laneKeys(keys, r.Key)
 		args = append(args, limiter.EncodeKey(r.Key), r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
 			len(r.Events))
 		for _, e := range r.Events {

@@ -222,7 +222,7 @@ func TestExpiredEventTakesNoTokensAndItsSlotGoesToTheNext(t *testing.T) {
 		t.Fatalf("leased %v, want %v", got, want)
 	}
 	for i, e := range l.Events {
-		if e.Expired != (i < 2) {
+		if e.Useless != (i < 2) {
 			t.Errorf("event %d: %+v", i+1, e)
 		}
 	}
@@ -443,12 +443,17 @@ func TestFirstStartIsFreshForAllWorkers(t *testing.T) {
 }
 
 func FuzzMemberRoundTrip(f *testing.F) {
-	f.Add(uint64(1), uint64(2), 0, int64(1), int64(0))
-	f.Add(uint64(1)<<52, uint64(7), 3, int64(9), int64(1_764_460_800_123))
-	f.Fuzz(func(t *testing.T, seq, order uint64, attempt int, cost, first int64) {
+	f.Add(uint64(1), uint64(2), 0, int64(1), int64(0), "", false)
+	f.Add(uint64(1)<<52, uint64(7), 3, int64(9), int64(1_764_460_800_123), "", false)
+	f.Add(uint64(1)<<52, uint64(7), 3, int64(9), int64(1_764_460_800_123), "!a,b 🙂", false)
+	f.Add(uint64(1), uint64(2), 0, int64(1), int64(0), "!", true)
+	f.Fuzz(func(t *testing.T, seq, order uint64, attempt int, cost, first int64, name string, collapsed bool) {
 		e := pipeline.Entry{Seq: seq >> 2, Order: order >> 2, Attempt: max(0, attempt), Cost: max(1, cost)}
 		if e.Attempt > 0 && first > 0 && first < 1<<50 {
 			e.First = time.UnixMilli(first)
+		}
+		if len(name) > 0 && len(name) <= limiter.MaxKey {
+			e.Collapse, e.Collapsed = name, collapsed
 		}
 		got, err := parseMember(member(e), e.Order)
 		if err != nil || got != e {

@@ -1,6 +1,6 @@
 -- lease gives one worker the right to push the next events of lanes and books their slots.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
 --       lead us, holder, lease us, events of a key that may be leased at a time over all workers (0: any),
 --       then per entry: key, token of the lease held (0: a new one), most events, horizon us, notice us: no slot is
@@ -8,12 +8,13 @@
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, -1 damaged), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
---       then per event: member, order, us until its slot (-1: its time is over: it takes no tokens and is to be dropped)}}
+--       then per event: member, order, us until its slot (-1: it takes no tokens and is to be
+--       dropped, because its time is over or, with a "!" before the name, because a newer one of its name waits)}}
 -- A holder that asks anew without its token has lost it (a lost reply): it takes the lease over from itself.
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 0 10 1000000 0 -1 0
+-- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 0 10 1000000 0 -1 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -22,18 +23,26 @@ local lead, holder, ttl, together = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARG
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
 -- lease puts one event under the lease.
-local function lease(out, from, busy, member, order, at)
+local function lease(out, from, busy, member, order, at, as)
   redis.call('ZREM', from, member)
+  member = as or member
   redis.call('ZADD', busy, order, member)
   out[#out + 1] = member
   out[#out + 1] = order
   out[#out + 1] = at
 end
 
--- expired says whether a member's time is over.
-local function expired(member)
+-- useless leases an event that is to be dropped, if it is: its time is over, or a newer one of its name waits.
+local function useless(out, from, busy, collapse, member, order)
   local ms = string.match(member, '^%d+,%d+,%d+,(%d+)')
-  return ms and ms ~= '0' and tonumber(ms) * 1000 <= now
+  if superseded(collapse, member) then
+    lease(out, from, busy, member, order, -1, over(member))
+  elseif string.find(member, '!', 1, true) or ms and ms ~= '0' and tonumber(ms) * 1000 <= now then
+    lease(out, from, busy, member, order, -1)
+  else
+    return false
+  end
+  return true
 end
 
 -- book leases one event if its slot lies within the horizon.
@@ -46,7 +55,7 @@ local function book(s, out, from, busy, member, order, horizon, notice)
   return true
 end
 
-local function fill(s, out, lane, busy, retry, most, horizon, notice, upTo, stray)
+local function fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray)
   if s.closedUntil > now or L.mode == 1 then return end
   if together > 0 then most = min(most, together - redis.call('ZCARD', busy)) end
   if s.fails > 0 then most = min(most, 1 - redis.call('ZCARD', busy)) end
@@ -54,41 +63,40 @@ local function fill(s, out, lane, busy, retry, most, horizon, notice, upTo, stra
   local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
   for i = 1, #own do
     local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
-    if expired(own[i]) then
-      lease(out, retry, busy, own[i], order, -1)
-    elseif not book(s, out, retry, busy, own[i], order, horizon, notice) then
+    if not useless(out, retry, busy, collapse, own[i], order)
+      and not book(s, out, retry, busy, own[i], order, horizon, notice) then
       return
     end
   end
   if #own == most then return end
   local first = redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES')
   for i = 1, #first, 2 do
-    local place = tonumber(first[i + 1])
-    if upTo >= 0 and place > upTo and place ~= stray then
-      out[5] = place
+    local order = tonumber(first[i + 1])
+    if upTo >= 0 and order > upTo and order ~= stray then
+      out[5] = order
       return
-    elseif expired(first[i]) then
-      lease(out, lane, busy, first[i], first[i + 1], -1)
-    elseif not book(s, out, lane, busy, first[i], first[i + 1], horizon, notice) then
+    end
+    if not useless(out, lane, busy, collapse, first[i], first[i + 1])
+      and not book(s, out, lane, busy, first[i], first[i + 1], horizon, notice) then
       return
     end
   end
 end
 
-for i = 0, (#KEYS - 2) / 4 - 1 do
+for i = 0, (#KEYS - 2) / 5 - 1 do
   local e = a + 4 + 7 * i
   local key, token, most = ARGV[e], tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2])
   local horizon, notice = tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
   local upTo, stray = tonumber(ARGV[e + 5]), tonumber(ARGV[e + 6])
-  local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  local s = load(L, KEYS[4 * i + 3])
+  local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
+  local s = load(L, KEYS[5 * i + 3])
   local out
   if not s then
     out = {-1, 0, redis.call('ZCARD', lane), 5000000, 0}
     redis.call('ZADD', KEYS[2], d(now + 5000000), key)
   elseif token > 0 and s.token ~= token then
     out = {3, 0, 0, -1, 0}
-  elseif token == 0 and s.til > now and redis.call('HGET', KEYS[4 * i + 3], 'holder') ~= holder then
+  elseif token == 0 and s.til > now and redis.call('HGET', KEYS[5 * i + 3], 'holder') ~= holder then
     out = {2, 0, redis.call('ZCARD', lane), s.til - now, 0}
     redis.call('ZADD', KEYS[2], d(s.til), key)
   else
@@ -98,7 +106,7 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
     end
     refill(s, L, now, since)
     out = {0, token, 0, 0, 0}
-    fill(s, out, lane, busy, retry, most, horizon, notice, upTo, stray)
+    fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray)
     local next = look(s, L, now, min(lead, horizon), lane, retry)
     if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
     if redis.call('EXISTS', busy) == 1 then

@@ -216,7 +216,11 @@ func storedEntry(ev *pipeline.Event, seq uint64) pipeline.Entry {
 	if err != nil {
 		expires = time.Time{}
 	}
+	collapse, err := pipeline.CollapseOf(ev.Header, ev.Source)
+	if err != nil {
+		collapse = ""
+	}
 	return pipeline.Entry{
-		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires,
+		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires, Collapse: collapse,
 	}
 }

@@ -1,6 +1,6 @@
 -- settle says what became of leased events, and ends the lease if asked.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
 --       lead us, lease us,
 --       then per entry: key, token, release (0, 1), healthy (0, 1), sleep us (0: the receiver is not away), number of
@@ -11,7 +11,7 @@
 -- Invariant: repeating a call changes nothing; only the holder of the lease changes anything; a lane with events stays in
 --       due.
 --
--- cat common.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 5000000 k TOKEN 1 1 0 1 7 0 7 7 0
+-- cat common.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 5000000 k TOKEN 1 1 0 1 7 0 7 7 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -20,35 +20,35 @@ local lead, ttl = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 local e = a + 2
 
-local function events(n, lane, busy, retry, first)
+local function events(n, lane, busy, retry, collapse, first)
   for j = 0, n - 1 do
     local e = first + 5 * j
     local was, fate, goes, order, after = ARGV[e], ARGV[e + 1], ARGV[e + 2], ARGV[e + 3], tonumber(ARGV[e + 4])
-    if redis.call('ZREM', busy, was) == 1 and fate == '1' then
-      if after > 0 then
-        redis.call('ZADD', retry, d(now + after), goes)
+    if redis.call('ZREM', busy, was) == 1 then
+      if fate == '1' then
+        enter(collapse, lane, retry, goes, order, after > 0 and now + after or 0)
       else
-        redis.call('ZADD', lane, order, goes)
+        leave(collapse, was)
       end
     end
   end
 end
 
-for i = 0, (#KEYS - 2) / 4 - 1 do
+for i = 0, (#KEYS - 2) / 5 - 1 do
   local key, token, release, healthy = ARGV[e], tonumber(ARGV[e + 1]), ARGV[e + 2] == '1', ARGV[e + 3] == '1'
   local away, n = tonumber(ARGV[e + 4]), tonumber(ARGV[e + 5])
-  local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  local s = load(L, KEYS[4 * i + 3])
+  local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
+  local s = load(L, KEYS[5 * i + 3])
   local code, next = 0, 5000000
   if not s then
     code = -1
-    events(n, lane, busy, retry, e + 6)
+    events(n, lane, busy, retry, collapse, e + 6)
     if release then give(busy, lane) end
     redis.call('ZADD', KEYS[2], d(now + next), key)
   elseif s.token ~= token then
     code, next = 3, -1
   else
-    events(n, lane, busy, retry, e + 6)
+    events(n, lane, busy, retry, collapse, e + 6)
     refill(s, L, now, since)
     if healthy and s.fails > 0 then
       s.fails = 0

@@ -63,6 +63,10 @@ func (s *standIn) Settle(_ context.Context, r pipeline.SettleRequest) (pipeline.
 	return pipeline.LaneInfo{}, s.note("settle %s", r.Key)
 }
 
+func (s *standIn) Forget(_ context.Context, key string, _ pipeline.Entry) (bool, error) {
+	return true, s.note("forget %s", key)
+}
+
 func (s *standIn) reachable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

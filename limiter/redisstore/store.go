@@ -53,6 +53,8 @@ var (
 	verifyLua string
 	//go:embed charge.lua
 	chargeLua string
+	//go:embed forget.lua
+	forgetLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -66,6 +68,7 @@ var (
 	epochScript   = script(epochLua)
 	verifyScript  = script(verifyLua)
 	chargeScript  = script(chargeLua)
+	forgetScript  = script(forgetLua)
 )
 
 // Options of a [Store].
@@ -124,6 +127,7 @@ type shard struct {
 	park    *batcher[pipeline.ParkRequest, pipeline.LaneInfo]
 	lease   *batcher[pipeline.LeaseRequest, pipeline.Lease]
 	settle  *batcher[pipeline.SettleRequest, settled]
+	forget  *batcher[dropped, bool]
 
 	mu    sync.Mutex
 	clock clock
@@ -166,6 +170,7 @@ func (s *Store) newShard(i int) *shard {
 	sh.park = &batcher[pipeline.ParkRequest, pipeline.LaneInfo]{most: maxKeys, run: sh.runPark}
 	sh.lease = &batcher[pipeline.LeaseRequest, pipeline.Lease]{most: maxKeys, run: sh.runLease}
 	sh.settle = &batcher[pipeline.SettleRequest, settled]{most: maxKeys, run: sh.runSettle}
+	sh.forget = &batcher[dropped, bool]{most: maxKeys, run: sh.runForget}
 	return sh
 }
 
@@ -178,6 +183,11 @@ func (s *Store) Healthy() bool { return !s.away.Load() }
 func (sh *shard) keys(to []string, key string) []string {
 	e := sh.tag + ":" + limiter.EncodeKey(key)
 	return append(to, sh.prefix+"ratelimit:"+e, sh.prefix+"lane:"+e, sh.prefix+"busy:"+e, sh.prefix+"retry:"+e)
+}
+
+// laneKeys appends the five keys of one event's key that scripts of lanes expect.
+func (sh *shard) laneKeys(to []string, key string) []string {
+	return append(sh.keys(to, key), sh.prefix+"collapse:"+sh.tag+":"+limiter.EncodeKey(key))
 }
 
 // reply is a script's answer with when it ran, by this process' clock.
