@@ -30,5 +30,29 @@ func (s *Source) Resume() {
 	}
 }
 
+// Ease makes Next take one event from the server at a time, and only when it is called, for a worker that can hardly work. All
+// that has come and wasn't handed out goes back to the server at once. Ease(false) ends that.
+func (s *Source) Ease(on bool) {
+	s.mu.Lock()
+	if s.eased == on || s.stopping {
+		s.mu.Unlock()
+		return
+	}
+	s.eased, s.wanted = on, false
+	var back []*delivery
+	if on {
+		back, s.queue = s.queue, nil
+	}
+	if s.session != nil {
+		s.drain(s.session) // the next one pulls as many as it may
+	}
+	s.mu.Unlock()
+	signal(s.kick)
+	signal(s.arrived) // so that a waiting Next is known to want one
+	for _, d := range back {
+		s.settle(d, handedBack)
+	}
+}
+
 // closed says that nothing is taken in. The mutex is held.
 func (s *Source) closed() bool { return s.stopping || s.paused }

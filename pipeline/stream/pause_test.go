@@ -82,3 +82,58 @@ func TestPausedSourceOutlivesALostConnectionAndStops(t *testing.T) {
 		t.Errorf("after Stop: %v", err)
 	}
 }
+
+func TestEasedSourceTakesOneEventAtATimeAndLeavesTheOthersToOthers(t *testing.T) {
+	t.Parallel()
+	js, cfg := setUp(t, 2*time.Second)
+	const n = 900
+	publish(t, js, n)
+	a := open(t, js, cfg, usualLimits)
+	held := next(t, a)
+	eventually(t, "events come", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.queue) > 100
+	})
+	a.Ease(true)
+	a.Ease(true)
+	next(t, a).Ack() // though nothing was asked for before
+
+	b := open(t, js, cfg, usualLimits)
+	start := time.Now()
+	drainAll(t, b, n-2)
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("the events came to the other after %s, want them handed back at once", took)
+	}
+	b.Pause()
+	held.Ack()
+	publish(t, js, 3)
+	next(t, a).Ack()
+	eventually(t, "the others are left alone", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.held.count == 0
+	})
+	b.Resume()
+	start = time.Now()
+	drainAll(t, b, 2)
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("the others came to the other source after %s", took)
+	}
+	b.Pause()
+	waits := make(chan error, 1)
+	go func() {
+		d, err := a.Next(t.Context())
+		if err == nil {
+			d.Ack()
+		}
+		waits <- err
+	}()
+	publish(t, js, n)
+	if err := <-waits; err != nil {
+		t.Errorf("Next that waited: %v", err)
+	}
+	a.Ease(false)
+	drainAll(t, a, n-1)
+	eventually(t, "all acked", func() bool { i := consumerInfo(t, js, cfg); return i.NumAckPending == 0 && i.NumPending == 0 })
+}

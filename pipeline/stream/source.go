@@ -61,6 +61,8 @@ type Source struct {
 	err      error       // final
 	stopping bool        // nothing is taken in any more
 	paused   bool        // nothing is taken in for now
+	eased    bool        // only what Next waits for is taken in
+	wanted   bool        // while eased: Next waits
 	queue    []*delivery // not handed out yet, oldest first
 	held     *deliveries // all unsettled, those of the queue too
 	owed     []debt      // settled, but not told to the server yet
@@ -134,6 +136,10 @@ func (s *Source) take() *delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) == 0 {
+		if s.eased && !s.wanted {
+			s.wanted = true
+			signal(s.kick)
+		}
 		return nil
 	}
 	d := s.queue[0]
@@ -202,13 +208,17 @@ func (s *Source) receive(ses *session, msg jetstream.Msg) {
 	ses.last, ses.missed = meta.Sequence.Consumer, 0
 	s.last = d.sign
 	s.waitForRoom(ses)
-	if s.closed() || ses.doubtful {
+	if s.closed() || ses.doubtful || s.eased && !s.wanted {
 		s.mu.Unlock()
 		_ = msg.Nak()
 		return
 	}
 	s.held.push(d)
 	s.queue = append(s.queue, d)
+	if s.eased {
+		s.wanted = false
+		s.drain(ses)
+	}
 	s.mu.Unlock()
 	signal(s.arrived)
 }

@@ -24,6 +24,7 @@ type session struct {
 	consume  jetstream.ConsumeContext
 	drained  chan struct{} // closed with draining
 	draining bool          // pulls no more
+	most     int           // events of one request
 	doubtful bool          // the consumer changed under it; its events go back
 	last     uint64        // consumer sequence of the last event
 	missed   int           // heartbeats in a row
@@ -109,7 +110,7 @@ func (t *tender) step(ctx context.Context) time.Duration {
 	if s.full && s.roomy() {
 		s.full = false
 	}
-	begin := !s.sure || s.session == nil && !s.full && !s.closed()
+	begin := !s.sure || s.session == nil && !s.full && !s.closed() && (!s.eased || s.wanted)
 	silent := s.session != nil && s.session.missed >= lostBeats
 	s.mu.Unlock()
 	switch {
@@ -151,11 +152,14 @@ func (t *tender) begin(ctx context.Context) error {
 	if s.session != nil {
 		s.drain(s.session)
 	}
-	if s.full || s.closed() {
+	if s.full || s.closed() || s.eased && !s.wanted {
 		s.mu.Unlock()
 		return nil
 	}
-	ses := &session{identity: b.stream, drained: make(chan struct{}), last: b.last}
+	ses := &session{identity: b.stream, drained: make(chan struct{}), last: b.last, most: pullMessages}
+	if s.eased {
+		ses.most = 1
+	}
 	s.session = ses
 	s.sessions.Add(1)
 	s.mu.Unlock()
@@ -197,7 +201,7 @@ func (t *tender) consume(ses *session) error {
 	s := t.s
 	bytes := max(pullBytes, 2*int(s.js.Conn().MaxPayload())) // a message larger than a request would never come
 	consume, err := t.consumer.Consume(func(msg jetstream.Msg) { s.receive(ses, msg) },
-		jetstream.PullMaxMessagesWithBytesLimit(pullMessages, bytes),
+		jetstream.PullMaxMessagesWithBytesLimit(ses.most, bytes),
 		jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(pullHeartbeat),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { s.consumeError(ses, err) }))
 	s.mu.Lock()
