@@ -141,47 +141,6 @@ func (w *world) gapAfter(since time.Time) time.Duration {
 	return time.Since(since)
 }
 
-// The receiver answers 503 for a while: all is delivered after, and attempts are spaced.
-func TestUnavailableReceiverGetsEverythingLater(t *testing.T) {
-	outage := 2 * time.Second
-	if testenv.Soak() {
-		outage = 5 * time.Second
-	}
-	w := newWorld(t)
-	var mu sync.Mutex
-	var until time.Time
-	w.receiver.Handle(func(testenv.Request) testenv.Response {
-		mu.Lock()
-		defer mu.Unlock()
-		if until.IsZero() {
-			until = time.Now().Add(outage)
-		}
-		if time.Now().Before(until) {
-			return testenv.Response{Status: http.StatusServiceUnavailable}
-		}
-		return testenv.Response{}
-	})
-	w.workers(2, "LIMIT=200/s burst 20", "RETRY_BASE=500ms", "RETRY_CAP=1s")
-	w.load(5, 20, 200*time.Millisecond)
-	w.receiver.WaitForDelivered(100, 30*time.Second)
-	w.atRest(0)
-	w.bounded(200, 20)
-	if d := w.duplicates(); d != 0 {
-		t.Errorf("%d duplicates", d)
-	}
-	// At first all that is in flight fails; then one event of each key probes, half a second apart on average.
-	failed := 0
-	for _, r := range w.receiver.Requests() {
-		if r.Status == http.StatusServiceUnavailable {
-			failed++
-		}
-	}
-	t.Logf("%d failed attempts of 100 events in %s", failed, outage)
-	if most := 5 * (20 + 10*int(outage.Seconds()) + 10); failed > most || failed < 5 {
-		t.Errorf("%d failed attempts, want 5 to %d", failed, most)
-	}
-}
-
 // The receiver refuses events for good: they are dead-lettered after one attempt.
 func TestRefusedEventsAreDeadLetteredAtOnce(t *testing.T) {
 	w := newWorld(t)

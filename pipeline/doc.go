@@ -17,9 +17,9 @@
 //	push slot   one of a worker's pushes in flight
 //
 // Read pipeline.go first: it is the way of an event from top to bottom. Then lanes.go, drain.go and launch.go, the way out of
-// a lane; floor.go, strict order; outcome.go, the rules for what an attempt's answer means; ports.go, what the package needs of
-// the world. It knows neither NATS nor Redis nor HTTP: package stream below it, limiter/redisstore and sink implement the
-// ports.
+// a lane; floor.go, strict order; outcome.go, the rules for what an attempt's answer means; destination.go, when all work
+// pauses; ports.go, what the package needs of the world. It knows neither NATS nor Redis nor HTTP: package stream below it,
+// limiter/redisstore and sink implement the ports.
 //
 // What makes each step safe is its order. A crash between two steps leaves:
 //

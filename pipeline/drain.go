@@ -23,7 +23,8 @@ type lane struct {
 	next    time.Time // when the next lease may book something
 	asked   time.Time // when the last lease was taken
 	waiting int64
-	ending  bool   // no further lease: the receiver is away, the worker stops, or the lease is lost
+	probe   bool   // one event finds out whether the destination is back
+	ending  bool   // no further lease: the receiver is away, the worker stops, it was a probe, or the lease is lost
 	barred  uint64 // the place of the next event, which has to wait for the floor; 0: none does
 	stray   uint64 // the place of an event that needn't wait for the floor
 	results chan result
@@ -42,14 +43,14 @@ type result struct {
 
 // drain pushes a lane's events at their slots for as long as it pays to keep the lease. more says that the lane has more
 // events than the last call of the index told.
-func (w *Worker) drain(soft, hard context.Context, l *lane, more <-chan struct{}) {
+func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan struct{}) {
 	key := l.key
-	if !w.awaitRoom(soft, key) {
+	if !w.awaitRoom(turn.ctx, key) {
 		return
 	}
-	ctx, giveUp := context.WithCancel(soft)
+	ctx, giveUp := context.WithCancel(turn.ctx)
 	defer giveUp()
-	l.results, l.todo, l.giveUp = make(chan result, 64), newLaunches(), giveUp
+	l.probe, l.results, l.todo, l.giveUp = turn.probe, make(chan result, 64), newLaunches(), giveUp
 	defer l.hold(hard, w.cfg.KeyConcurrency > 0)()
 	w.lease(ctx, hard, l)
 	w.Observer.Leased(l.token != 0)
@@ -61,7 +62,7 @@ func (w *Worker) drain(soft, hard context.Context, l *lane, more <-chan struct{}
 		defer close(launched)
 		w.launch(ctx, hard, l)
 	}()
-	stopped := soft.Done()
+	stopped := turn.ctx.Done()
 	for l.token != 0 {
 		wait := time.Until(w.nextLease(l))
 		if w.keys.room(key) == 0 {
@@ -161,7 +162,11 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 	r := LeaseRequest{Key: l.key, Token: l.token, Notice: w.bodies.notice(time.Now())}
 	r.Horizon = max(r.Notice, w.promises.ahead(time.Now()))
 	if !l.ending {
-		r.Max = w.promises.take(time.Now(), w.keys.room(l.key))
+		room := w.keys.room(l.key)
+		if l.probe {
+			room = min(room, 1)
+		}
+		r.Max = w.promises.take(time.Now(), room)
 	}
 	if w.strict() {
 		r.Ordered, r.UpTo, r.Stray = true, w.floor.known(), l.stray
@@ -190,7 +195,7 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		return
 	}
 	// A reply that was lost may have held events, which only the end of the lease gives back.
-	l.ending = l.ending || l.token != 0 && calls > 1
+	l.ending = l.ending || l.probe || l.token != 0 && calls > 1
 	w.take(ctx, l, got)
 	if l.out == 0 {
 		l.ending = true

@@ -228,6 +228,8 @@ func (s sourceOf) Settled(ctx context.Context, most uint64) (upTo, last uint64, 
 	return upTo, s.seq, nil
 }
 
+func (s sourceOf) Ease(on bool) { s.note("ease %t", on) }
+
 func (s sourceOf) wake() {
 	select {
 	case s.arrived <- struct{}{}:

@@ -171,7 +171,8 @@ func (m *memory) Claim(ctx context.Context, most int) ([]string, time.Duration, 
 	}
 	now, next := time.Now(), 250*time.Millisecond
 	var keys []string
-	for _, key := range slices.Sorted(maps.Keys(m.due)) {
+	byTime := func(a, b string) int { return cmp.Or(m.due[a].Compare(m.due[b]), cmp.Compare(a, b)) }
+	for _, key := range slices.SortedFunc(maps.Keys(m.due), byTime) {
 		if at := m.due[key]; at.After(now) || len(keys) == most {
 			next = min(next, max(at.Sub(now), 0))
 			continue

@@ -131,41 +131,65 @@ func (w *Worker) serveLanes(soft, hard context.Context) {
 			w.keys.sweep()
 			swept = time.Now()
 		}
-		next := claimPause
-		// While the sink can't keep up with what was promised, other workers may take the lanes.
-		if room := min(w.lanes.room(), w.promises.spare(time.Now())); room > 0 && !w.slots.crowded() {
-			var keys []string
-			err := w.insist(soft, "claim lanes", func(ctx context.Context) (err error) {
-				keys, next, err = w.Index.Claim(ctx, room)
-				if len(keys) > 0 {
-					err = nil // some shards answered: their lanes are ours now
-				}
-				return err
-			})
-			if err != nil {
-				return
+		turn, err := w.destination.turn(fromLanes)
+		if err != nil {
+			return
+		}
+		keys, next, err := w.claim(soft, turn.probe)
+		if err != nil {
+			return
+		}
+		begun := false
+		for _, key := range keys {
+			if lane := w.lanes.begin(key); lane != nil {
+				begun = true
+				draining.Go(func() {
+					defer turn.end()
+					w.serveLane(turn, hard, key, lane.more)
+				})
 			}
-			for _, key := range keys {
-				if lane := w.lanes.begin(key); lane != nil {
-					draining.Go(func() { w.serveLane(soft, hard, key, lane.more) })
-				}
-			}
+		}
+		if !begun {
+			turn.end()
 		}
 		w.lanes.lookIn(next)
 	}
 }
 
 // serveLane drains a lane that was claimed, and again as soon as what bars its next event is out of the way.
-func (w *Worker) serveLane(soft, hard context.Context, key string, more <-chan struct{}) {
+func (w *Worker) serveLane(turn turn, hard context.Context, key string, more <-chan struct{}) {
 	l := &lane{key: key}
 	for {
 		l = &lane{key: key, stray: l.stray}
-		w.drain(soft, hard, l, more)
-		if l.barred > 0 && w.floor.await(soft, l) {
+		w.drain(turn, hard, l, more)
+		if l.barred > 0 && w.floor.await(turn.ctx, l) {
 			continue
 		}
 		if w.lanes.end(key) {
 			return
 		}
 	}
+}
+
+// claim takes lanes that are due, one for a probe, and says when to look again. It fails only when the worker stops.
+func (w *Worker) claim(soft context.Context, probe bool) (keys []string, next time.Duration, err error) {
+	room := min(w.lanes.room(), w.promises.spare(time.Now()))
+	if probe {
+		room = min(room, 1)
+	}
+	if room <= 0 || w.slots.crowded() {
+		// While the sink can't keep up with what was promised, other workers may take the lanes.
+		return nil, claimPause, nil
+	}
+	err = w.insist(soft, "claim lanes", func(ctx context.Context) (err error) {
+		keys, next, err = w.Index.Claim(ctx, room)
+		if len(keys) > 0 {
+			err = nil // some shards answered: their lanes are ours now
+		}
+		return err
+	})
+	if probe && len(keys) > 1 {
+		keys = keys[:1] // each shard may give one; the others fall due again in a second
+	}
+	return keys, next, err
 }

@@ -59,6 +59,8 @@ type Worker struct {
 	floor    *floor
 	sample   *sample
 	troubles troubles
+
+	destination *destination
 }
 
 // ErrDrainTimeout is the cause that pushes are cut off with when they take longer than Config.Drain after a stop.
@@ -78,6 +80,8 @@ func New(cfg Config, ports Ports) *Worker {
 		lanes:    newLaneTable(),
 		floor:    newFloor(),
 		sample:   &sample{log: ports.Log},
+
+		destination: newDestination(ports.Log, ports.Source.Ease),
 	}
 }
 
@@ -93,6 +97,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 
+	w.destination.begin(soft)
 	var running sync.WaitGroup
 	running.Go(func() { w.serveLanes(soft, hard) })
 	if w.strict() {
@@ -107,9 +112,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
+// DestinationAway says whether the place that all keys share takes no pushes, and since when. Nothing is pulled then, and
+// only probes are pushed.
+func (w *Worker) DestinationAway() (since time.Time, away bool) { return w.destination.isAway() }
+
 // pull hands every event of the source to a goroutine of its own; the source bounds how many there are.
 func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error {
 	for {
+		if w.destination.await(fromSource) != nil {
+			return nil
+		}
 		d, err := w.Source.Next(soft)
 		if soft.Err() != nil {
 			if err == nil {
@@ -120,11 +132,20 @@ func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error
 		if err != nil {
 			return fmt.Errorf("source: %w", err)
 		}
-		running.Go(func() { w.handle(soft, hard, d) })
+		turn, err := w.destination.turn(fromSource)
+		if err != nil {
+			d.HandBack()
+			return nil
+		}
+		running.Go(func() {
+			defer turn.end()
+			w.handle(turn.ctx, hard, d)
+		})
 	}
 }
 
-// handle carries one event from received to settled: read its key, take its tokens, push it; or put it into its lane.
+// handle carries one event from received to settled: read its key, take its tokens, push it; or put it into its lane. It is
+// handed back when soft ends before its push has begun: the worker stops, or the destination is away.
 func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 	w.Observer.Received(d.Redelivered())
 	ev := d.Event()
@@ -138,7 +159,7 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 	}
 	dec, err := w.reserve(soft, d, ev)
 	if err != nil {
-		d.HandBack() // the worker stops, or leaves the event to others
+		d.HandBack() // soft ended, or others are to have the event
 		return
 	}
 	switch dec.Verdict {
@@ -150,7 +171,15 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 		w.Observer.Throttled(dec.Reason)
 		w.park(hard, d, ParkRequest{Counted: dec.Counted})
 	case limiter.Overflow:
+		if _, away := w.destination.isAway(); away {
+			d.HandBack() // it would wait too long for no fault of its key's
+			return
+		}
 		w.Observer.Throttled(dec.Reason)
+		if !w.keyFull(dec) && dec.Wait <= w.cfg.MaxWait+w.destination.excuses(ev.Time) {
+			w.park(hard, d, ParkRequest{})
+			return
+		}
 		w.overflow(hard, d, dec)
 	case limiter.Never:
 		w.bury(hard, d, Cost, fmt.Errorf("costs %d tokens, more than the limit's burst", ev.Cost))
@@ -215,6 +244,8 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 	}
 	switch {
 	case err != nil || dec.Verdict != limiter.Go:
+	case soft.Err() != nil:
+		err = soft.Err()
 	case w.keys.cooling(ev.Key):
 		dec = limiter.Decision{Verdict: limiter.Park, Reason: limiter.Cooling} // the limiter doesn't know it yet
 	case w.late(dec.Stale):
@@ -341,7 +372,15 @@ func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
 	w.Observer.InFlight(-1)
 	w.Observer.Pushed(err, time.Since(start))
 	f := w.cfg.Retry.judge(ev, err, time.Now(), draw())
+	away := f.sleep
 	f.sleep = f.sleep || w.strict() && f.outcome == "" // nothing may overtake it
+	switch {
+	case err != nil && hard.Err() != nil: // cut off by the stop
+	case away:
+		f.after = min(f.after, w.destination.unanswered(start, ev.Key, markOf(err).retryAfter, err))
+	default:
+		w.destination.answered(start)
+	}
 	if f.sleep && hard.Err() == nil {
 		w.cool(ev.Key, f.after)
 	}

@@ -369,6 +369,7 @@ func TestRunEndsWithTheSource(t *testing.T) {
 type failingSource struct{ err error }
 
 func (s failingSource) Next(context.Context) (Delivery, error) { return nil, s.err }
+func (s failingSource) Ease(bool)                              {}
 
 func (s failingSource) Settled(context.Context, uint64) (upTo, last uint64, err error) {
 	return 0, 0, s.err

@@ -87,6 +87,9 @@ type Source interface {
 	// is acked. Of the places up to most those behind last were never used, so that an event that has one is of another
 	// source. A new source in the old one's place begins anew.
 	Settled(ctx context.Context, most uint64) (upTo, last uint64, err error)
+	// Ease says that this worker can hardly work for now: what has come and wasn't handed out goes back at once, and from
+	// then on only what Next is called for is taken from others. Ease(false) ends that.
+	Ease(on bool)
 }
 
 // Delivery is an event with the right to settle it in the source. Until it is settled the source keeps it from others,
@@ -242,7 +245,7 @@ var ErrFenced = errors.New("the lease has passed to another worker")
 type Index interface {
 	// Park adds an event whose body is stored.
 	Park(ctx context.Context, r ParkRequest) (LaneInfo, error)
-	// Claim takes up to max keys whose lanes are due, and says when to look again at the latest.
+	// Claim takes up to max keys whose lanes are due, or a few if max is less than that, and says when to look again at the latest.
 	Claim(ctx context.Context, max int) (keys []string, next time.Duration, err error)
 	// Lease takes or renews a lease and books the slots of its next events.
 	Lease(ctx context.Context, r LeaseRequest) (Lease, error)

@@ -8,6 +8,10 @@ import (
 	"sluice/limiter"
 )
 
+func (w *Worker) keyFull(dec limiter.Decision) bool {
+	return w.cfg.KeyMaxWaiting > 0 && dec.Ahead >= w.cfg.KeyMaxWaiting
+}
+
 // overflow ends an event that would wait too long.
 func (w *Worker) overflow(hard context.Context, d Delivery, dec limiter.Decision) {
 	if w.cfg.Drop {
@@ -15,7 +19,7 @@ func (w *Worker) overflow(hard context.Context, d Delivery, dec limiter.Decision
 		return
 	}
 	reason := MaxWait
-	if w.cfg.KeyMaxWaiting > 0 && dec.Ahead >= w.cfg.KeyMaxWaiting {
+	if w.keyFull(dec) {
 		reason = KeyFull
 	}
 	w.bury(hard, d, reason, fmt.Errorf("would have waited %s behind %d events", dec.Wait.Round(time.Millisecond), dec.Ahead))

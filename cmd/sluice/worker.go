@@ -62,6 +62,7 @@ type worker struct {
 
 	nc       atomic.Pointer[nats.Conn]
 	store    atomic.Pointer[redisstore.Store]
+	page     atomic.Pointer[pipeline.Worker]
 	started  atomic.Bool // was ready once
 	draining atomic.Bool
 }
@@ -203,6 +204,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		w.watch(&ports)
 	}
 	p := pipeline.New(w.pipeline(), ports)
+	w.page.Store(p)
 	unsubscribe, err := gossip.Subscribe(p.Cooling)
 	if err != nil {
 		return errors.Join(err, source.Close(ctx))
@@ -284,6 +286,12 @@ func (w *worker) ready() (bool, map[string]string) {
 	}
 	if w.redisUp() {
 		details["redis"] = "connected"
+	}
+	if p := w.page.Load(); p != nil {
+		details["destination"] = "answers"
+		if since, away := p.DestinationAway(); away {
+			details["destination"] = "away for " + time.Since(since).Round(time.Second).String()
+		}
 	}
 	if w.draining.Load() {
 		details["worker"] = "draining"
