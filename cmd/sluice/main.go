@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // Exit codes of every command.
@@ -31,9 +32,22 @@ func exitOnSecondSignal() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
-		<-signals
-		second := <-signals
+		second := secondSignal(signals)
 		_, _ = fmt.Fprintf(os.Stderr, "sluice: %s again: ended without waiting\n", second)
 		os.Exit(exitFailed)
 	}()
+}
+
+// oneRequest is for how long signals are one request to end: a terminal signals the whole group of processes, and a supervisor
+// in it passes that on.
+const oneRequest = 200 * time.Millisecond
+
+// secondSignal returns the first signal that asks once more.
+func secondSignal(signals <-chan os.Signal) os.Signal {
+	<-signals
+	for first := time.Now(); ; {
+		if s := <-signals; time.Since(first) >= oneRequest {
+			return s
+		}
+	}
 }
