@@ -146,6 +146,7 @@ func TestWhatHasNotStartedGoesBackWithoutAnAttemptWhenTheDestinationGoesAway(t *
 		if left := r.index.left(); !slices.Contains(left, "index of leased: 2 wait, 0 leased") || strings.Contains(fmt.Sprint(left), "lease of") {
 			t.Errorf("in the index: %v, want the two of the lane, and no lease", left)
 		}
+		r.index.mu.Lock()
 		for _, e := range r.index.of("leased").lane {
 			if e.Attempt != 0 {
 				t.Errorf("event %d went back to its lane with attempt %d", e.Seq, e.Attempt)
@@ -158,6 +159,7 @@ func TestWhatHasNotStartedGoesBackWithoutAnAttemptWhenTheDestinationGoesAway(t *
 				}
 			}
 		}
+		r.index.mu.Unlock()
 		o.away.Store(false)
 		pass(3 * time.Second)
 		r.wantRest(t)
@@ -236,7 +238,8 @@ func TestDestinationIsLeftAloneForAsLongAsAllItsKeysWereAskedTo(t *testing.T) {
 		pass(time.Millisecond)
 		o.away.Store(true)
 		begin := time.Now()
-		o.load(130 * time.Second)
+		o.load(time.Second)
+		pass(121 * time.Second)
 		want := append(every(10*time.Millisecond, awayKeys), 40*time.Millisecond+time.Millisecond+121*time.Second)
 		wantTimes(t, "pushes", o.since(begin)[:awayKeys+1], want...)
 		o.away.Store(false)
@@ -312,7 +315,7 @@ func TestStopWhileTheDestinationIsAwayHandsBackAtOnce(t *testing.T) {
 		stop := r.start(exactly)
 		pass(time.Millisecond)
 		o.away.Store(true)
-		o.load(time.Minute)
+		o.load(5 * time.Second)
 		stopped := time.Now()
 		if err := stop(); err != nil {
 			t.Error(err)

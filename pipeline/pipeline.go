@@ -61,6 +61,8 @@ type Worker struct {
 	troubles troubles
 
 	destination *destination
+	failed      *digest // pushes
+	buried      *digest
 }
 
 // ErrDrainTimeout is the cause that pushes are cut off with when they take longer than Config.Drain after a stop.
@@ -82,6 +84,8 @@ func New(cfg Config, ports Ports) *Worker {
 		sample:   &sample{log: ports.Log},
 
 		destination: newDestination(ports.Log, ports.Source.Ease),
+		failed:      newDigest(ports.Log, "push failed", "more pushes failed"),
+		buried:      newDigest(ports.Log, "dead letter", "more dead letters"),
 	}
 }
 
@@ -109,6 +113,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	deadline := time.AfterFunc(w.cfg.Drain, func() { cut(ErrDrainTimeout) })
 	defer deadline.Stop()
 	running.Wait()
+	w.failed.end()
+	w.buried.end()
 	return err
 }
 
@@ -385,8 +391,7 @@ func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
 		w.cool(ev.Key, f.after)
 	}
 	if err != nil {
-		w.Log.Warn("push failed", "id", ev.ID, "key", ev.Key, "attempt", ev.Attempt, "outcome", f.outcome,
-			"again_in", f.after, "key_waits", f.sleep, "err", err)
+		w.failed.see(ev.Key, err, "id", ev.ID, "attempt", ev.Attempt, "outcome", f.outcome, "again_in", f.after, "key_waits", f.sleep)
 	}
 	return f, err
 }

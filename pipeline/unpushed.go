@@ -36,7 +36,7 @@ func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause
 }
 
 func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
-	w.Log.Warn("dead letter", "id", ev.ID, "key", ev.Key, "reason", reason, "attempts", ev.Attempt, "err", cause)
+	w.buried.see(ev.Key, cause, "id", ev.ID, "reason", reason, "attempts", ev.Attempt)
 	return w.insist(hard, "dead-letter", func(ctx context.Context) error {
 		return w.DeadLetters.Bury(ctx, ev, reason, cause)
 	})
