@@ -64,13 +64,17 @@ func TestDestinationThatIsAwayGetsFewProbesAndEventsStayInTheSource(t *testing.T
 		o.load(time.Second)
 		o.away.Store(true)
 		left := time.Now()
+		for i := range awayKeys {
+			o.publish(fmt.Sprint("first", i), 1)
+		}
+		pass(2 * time.Millisecond)
 		o.load(20 * time.Second)
 		if _, away := r.workers[0].DestinationAway(); !away {
 			t.Error("the destination isn't known to be away")
 		}
 		// The pushes of five keys; then probes, each 1 ms long, with events of the source.
-		want := every(10*time.Millisecond, awayKeys)
-		at := want[awayKeys-1] + time.Millisecond
+		want := make([]time.Duration, awayKeys)
+		at := time.Millisecond
 		for wait := firstProbe; at+wait < 20*time.Second; wait *= 2 {
 			want = append(want, at+wait)
 			at += wait + time.Millisecond
@@ -273,6 +277,54 @@ func TestNothingIsDeadLetteredForItsWaitWhileTheDestinationIsAway(t *testing.T) 
 		if n := r.count("delivered"); n != 2400 || len(r.dead) != 0 {
 			t.Errorf("%d of 2400 delivered, %d dead-lettered", n, len(r.dead))
 		}
+		_ = stop()
+	})
+}
+
+func TestEventThatWouldWaitTooLongStaysInTheSourceWhileTheDestinationIsAway(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		o := newWayward(r)
+		r.cfg.MaxWait, r.index.maxWait = 5*time.Second, 5*time.Second
+		r.index.limits["slow"] = limit{time.Minute, 1}
+		stop := r.start(exactly)
+		pass(time.Millisecond)
+		r.publish("slow", 1)
+		pass(time.Millisecond)
+		o.away.Store(true)
+		for i := range awayKeys {
+			r.publish(fmt.Sprint("key", i), 1)
+		}
+		pass(2 * time.Millisecond)
+		r.publish("slow", 1)
+		pass(10 * time.Second)
+		if len(r.dead) != 0 {
+			t.Errorf("dead-lettered while the destination is away: %v", r.dead)
+		}
+		_ = stop()
+	})
+}
+
+func TestLaneWithABacklogProbesWithOneEvent(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		o := newWayward(r)
+		o.away.Store(true)
+		stop := r.start(exactly)
+		pass(time.Millisecond)
+		for i := range awayKeys {
+			r.publish(fmt.Sprint("key", i), 1)
+		}
+		pass(2 * time.Millisecond)
+		for i := range 5 {
+			r.parkWithoutWorker(fmt.Sprint("backlog", i), 30)
+		}
+		before := len(o.since(time.Time{}))
+		pass(20 * time.Second)
+		if n := len(o.since(time.Time{})) - before; n < 5 || n > 10 {
+			t.Errorf("%d pushes from lanes within 20s, want one a probe", n)
+		}
+		o.away.Store(false)
+		pass(longestProbe)
+		r.wantRest(t)
 		_ = stop()
 	})
 }

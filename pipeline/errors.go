@@ -49,7 +49,8 @@ const (
 	Rejected  DeadReason = "rejected"   // the receiver refused it for good
 	Exhausted DeadReason = "exhausted"  // SLUICE_RETRY_FOR or SLUICE_RETRY_MAX is used up
 	TooLarge  DeadReason = "too_large"  // can't be stored in a lane
+	LanesFull DeadReason = "lanes_full" // had to wait, and SLUICE_LANES_MAX_BYTES are used up
 )
 
 // DeadReasons lists all reasons.
-var DeadReasons = []DeadReason{NoKey, BadKey, BadHeader, Cost, MaxWait, KeyFull, Rejected, Exhausted, TooLarge}
+var DeadReasons = []DeadReason{NoKey, BadKey, BadHeader, Cost, MaxWait, KeyFull, Rejected, Exhausted, TooLarge, LanesFull}

@@ -40,6 +40,8 @@ type rig struct {
 	limiter Limiter                 // in place of the index' own; nil: that
 	mayDrop bool
 	stores  func(*Event) time.Duration // how long it takes to store in a lane; nil: no time
+	room    map[string]int             // messages that lanes ("append") and dead letters ("bury") hold at most; none: any number
+	asked   map[string]int             // calls that found no room
 }
 
 func newRig(t *testing.T) *rig {
@@ -50,7 +52,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{
 		t: t, index: newMemory(), log: &logCounter{}, arrived: make(chan struct{}, 1), bodies: map[uint64]Event{},
 		dead: map[uint64]DeadReason{}, acked: map[uint64]time.Time{}, counts: map[string]int{},
-		latency: map[Path][]time.Duration{},
+		latency: map[Path][]time.Duration{}, room: map[string]int{}, asked: map[string]int{},
 	}
 	r.index.note = r.note
 	r.sink = &scriptedSink{rig: r, pushed: map[uint64]int{}, flying: map[string]int{}, peak: map[string]int{}}
@@ -290,8 +292,12 @@ func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
 	if string(ev.Data) == "too large" {
 		return 0, fmt.Errorf("storing: %w", ErrTooLarge)
 	}
-	l.mu.Lock()
 	seq := laneSeq(ev.Source.Seq)
+	l.mu.Lock()
+	if _, stored := l.bodies[seq]; !stored && l.full("append", len(l.bodies)) {
+		l.mu.Unlock()
+		return 0, fmt.Errorf("lanes: %w", ErrFull)
+	}
 	copied := *ev
 	l.bodies[seq] = copied
 	l.mu.Unlock()
@@ -336,6 +342,10 @@ func (l lanesOf) Bury(ctx context.Context, ev *Event, reason DeadReason, _ error
 		return errFault
 	}
 	l.mu.Lock()
+	if _, stored := l.dead[ev.Source.Seq]; !stored && l.full("bury", len(l.dead)) {
+		l.mu.Unlock()
+		return fmt.Errorf("dead letters: %w", ErrFull)
+	}
 	l.dead[ev.Source.Seq] = reason
 	l.mu.Unlock()
 	l.note("bury %s", reason)
@@ -343,6 +353,16 @@ func (l lanesOf) Bury(ctx context.Context, ev *Event, reason DeadReason, _ error
 		return errFault
 	}
 	return nil
+}
+
+// full says that there is no room for one more, and counts that. The mutex is held.
+func (l lanesOf) full(call string, stored int) bool {
+	most, bounded := l.room[call]
+	if full := bounded && stored >= most; full {
+		l.asked[call]++
+		return true
+	}
+	return false
 }
 
 // gossipOf tells the other workers at once.

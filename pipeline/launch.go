@@ -128,7 +128,12 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 	close(begun)
 	f, err := w.attempt(l.held, e.ev)
-	w.giveUpSlot(l.key)
+	w.slots.release()
+	if f.outcome == DeadLettered {
+		defer w.keys.leave(l.key) // a key whose dead letters find no room gets no further
+	} else {
+		w.keys.leave(l.key)
+	}
 	if l.held.Err() != nil && err != nil {
 		return r // cut off by the stop, or another worker may have it
 	}

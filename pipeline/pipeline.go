@@ -59,6 +59,8 @@ type Worker struct {
 	floor    *floor
 	sample   *sample
 	troubles troubles
+	asking   map[string]chan struct{} // by call: holds the event that asks for room
+	stopping <-chan struct{}          // closed when nothing new is to be begun
 
 	destination *destination
 	failed      *digest // pushes
@@ -82,6 +84,7 @@ func New(cfg Config, ports Ports) *Worker {
 		lanes:    newLaneTable(),
 		floor:    newFloor(),
 		sample:   &sample{log: ports.Log},
+		asking:   map[string]chan struct{}{storing: make(chan struct{}, 1), burying: make(chan struct{}, 1)},
 
 		destination: newDestination(ports.Log, ports.Source.Ease),
 		failed:      newDigest(ports.Log, "push failed", "more pushes failed"),
@@ -102,6 +105,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer cut(nil)
 
 	w.destination.begin(soft)
+	w.stopping = soft.Done()
 	var running sync.WaitGroup
 	running.Go(func() { w.serveLanes(soft, hard) })
 	if w.strict() {
@@ -416,16 +420,24 @@ func (w *Worker) cool(key string, d time.Duration) {
 func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 	ev := d.Event()
 	var seq uint64
-	err := w.insist(hard, "store in lane", func(ctx context.Context) (err error) {
-		seq, err = w.Lanes.Append(ctx, ev)
+	var spilt Outcome
+	err := w.insist(hard, storing, func(ctx context.Context) (err error) {
+		if seq, err = w.Lanes.Append(ctx, ev); errors.Is(err, ErrFull) {
+			spilt, err = w.spill(ctx, ev, err)
+		}
 		return err
 	})
-	if errors.Is(err, ErrTooLarge) {
+	switch {
+	case errors.Is(err, ErrTooLarge):
 		w.bury(hard, d, TooLarge, err)
+		return
+	case err == nil && spilt != "":
+		w.drop(d, spilt)
 		return
 	}
 	var info LaneInfo
 	if err == nil {
+		w.troubles.over(w.Log, lanesFull)
 		r.Key, r.Entry = ev.Key, entryOf(ev, seq)
 		err = w.insist(hard, "park", func(ctx context.Context) (err error) {
 			info, err = w.Index.Park(ctx, r)

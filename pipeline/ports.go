@@ -108,13 +108,17 @@ type Delivery interface {
 // ErrGone says that a lane holds no such body any more: the event was settled.
 var ErrGone = errors.New("the event is no longer in its lane")
 
+// ErrFull says that what events are to be stored in has no room, and that nothing was stored. There is room again once events
+// have left, or somebody has enlarged it; the text says what.
+var ErrFull = errors.New("full")
+
 // ErrTooLarge says that an event can't be stored, whatever is tried.
 var ErrTooLarge = errors.New("the event doesn't fit into a stored message")
 
 // Lanes keeps the bodies of waiting events.
 type Lanes interface {
 	// Append stores ev and returns its sequence once it is safe. The same event (by Source) stored again within a minute
-	// gives the first sequence. On an error the event may or may not be stored; append again.
+	// gives the first sequence. On an error other than [ErrFull] and [ErrTooLarge] it may be stored; append again.
 	Append(ctx context.Context, ev *Event) (seq uint64, err error)
 	// Read returns the event that Append stored, or [ErrGone].
 	Read(ctx context.Context, key string, seq uint64) (*Event, error)

@@ -12,8 +12,16 @@ import (
 // longestPause is the longest between two tries of insist.
 const longestPause = 2 * time.Second
 
-// insist calls fn until it succeeds: nothing may go on before it has. It gives up when ctx ends or nothing can help.
+// The calls that may find no room. Of the events that wait for room one asks for it, and the next when that one has found some.
+const (
+	storing = "store in lane"
+	burying = "dead-letter"
+)
+
+// insist calls fn until it succeeds: nothing may go on before it has. It gives up when ctx ends or nothing can help; and, if
+// what it waits for is room, when the worker stops.
 func (w *Worker) insist(ctx context.Context, what string, fn func(context.Context) error) error {
+	asks := false
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, longestPause) {
 		err := fn(ctx)
 		if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrFenced) || errors.Is(err, ErrGone) ||
@@ -23,6 +31,22 @@ func (w *Worker) insist(ctx context.Context, what string, fn func(context.Contex
 		}
 		if ctx.Err() != nil {
 			return err
+		}
+		if errors.Is(err, ErrFull) && !asks {
+			w.troubles.see(w.Log, what, err)
+			select {
+			case w.asking[what] <- struct{}{}:
+				defer func() { <-w.asking[what] }()
+				asks, wait = true, 10*time.Millisecond // the one before may have found room
+				continue
+			case <-w.stopping:
+			case <-ctx.Done():
+			}
+			return err
+		}
+		var stopping <-chan struct{}
+		if asks {
+			stopping = w.stopping
 		}
 		changed, told := awayFrom(err)
 		// What begins as a server's absence is told by who notices it, unless that turns out to be none.
@@ -34,6 +58,9 @@ func (w *Worker) insist(ctx context.Context, what string, fn func(context.Contex
 		case <-timer.C:
 		case <-changed:
 			wait = 10 * time.Millisecond
+		case <-stopping:
+			timer.Stop()
+			return err
 		case <-ctx.Done():
 			timer.Stop()
 			return err
@@ -77,11 +104,26 @@ type troubles struct {
 type trouble struct {
 	lasts       bool
 	since, told time.Time
+	seen        time.Time
 	text        string
 	open        bool // the operator was told of it, and not yet that it is over
 }
 
 const tellAgain = 10 * time.Second
+
+// lanesFull is a trouble that comes and goes with every event that leaves: it lasts until it hasn't been seen for a while.
+const (
+	lanesFull  = "lanes full"
+	fullLinger = 5 * time.Second
+)
+
+// tales are what is told of a trouble, and of its end.
+func tales(what string) (begun, ended string) {
+	if what == lanesFull {
+		return "the lanes are full: SLUICE_OVERFLOW applies to events that would have to wait", "the lanes have room again"
+	}
+	return "a call keeps failing; events wait for it", "the call works again"
+}
 
 func (t *troubles) see(log *slog.Logger, what string, err error) {
 	t.mu.Lock()
@@ -99,11 +141,13 @@ func (t *troubles) see(log *slog.Logger, what string, err error) {
 		s.lasts, s.since = true, now
 		t.lasting.Add(1)
 	}
+	s.seen = now
 	if quiet := now.Sub(s.told); quiet < time.Second || quiet < tellAgain && s.text == err.Error() {
 		return
 	}
 	s.told, s.text, s.open = now, err.Error(), true
-	log.Warn("a call keeps failing; events wait for it", "call", what, "for", now.Sub(s.since).Round(time.Millisecond),
+	begun, _ := tales(what)
+	log.Warn(begun, "call", what, "for", now.Sub(s.since).Round(time.Millisecond),
 		"err", err)
 }
 
@@ -114,13 +158,14 @@ func (t *troubles) over(log *slog.Logger, what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.of[what]
-	if s == nil || !s.lasts {
+	if s == nil || !s.lasts || what == lanesFull && time.Since(s.seen) < fullLinger {
 		return
 	}
 	s.lasts = false
 	t.lasting.Add(-1)
 	if s.open {
 		s.open = false
-		log.Info("the call works again", "call", what, "after", time.Since(s.since).Round(time.Millisecond))
+		_, ended := tales(what)
+		log.Info(ended, "call", what, "after", time.Since(s.since).Round(time.Millisecond))
 	}
 }

@@ -58,7 +58,7 @@ func (s DeadSelection) filters(n Names) []string {
 // OpenDeadLetters opens the dead letters, whose stream [Setup] has made.
 func OpenDeadLetters(ctx context.Context, js jetstream.JetStream, cfg Config) (*DeadLetters, error) {
 	n := cfg.names()
-	s, err := openStore(ctx, js, cfg, n.DLQStream())
+	s, err := openStore(ctx, js, cfg, n.DLQStream(), deadQuota)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func OpenDeadLetters(ctx context.Context, js jetstream.JetStream, cfg Config) (*
 func (d *DeadLetters) Created() int64 { return d.store.created }
 
 // Bury stores ev with its reason, once within a minute, and returns when that is safe. The errors [pipeline.ErrTooLarge]
-// and [ErrFull] say that it isn't stored; after any other it may be.
+// and [pipeline.ErrFull] say that it isn't stored; after any other it may be.
 func (d *DeadLetters) Bury(ctx context.Context, ev *pipeline.Event, reason pipeline.DeadReason, cause error) error {
 	h := storedHeader(ev)
 	h.Set(headerReason, string(reason))

@@ -34,10 +34,6 @@ func isFault(err error) bool {
 	return ok
 }
 
-// ErrFull says that a stream of sluice's own has reached its SLUICE_LANES_MAX_BYTES or SLUICE_DLQ_MAX_BYTES, or that the
-// disk of NATS is full. Nothing was stored; there is room again once events have left.
-var ErrFull = errors.New("the stream is full")
-
 // errNotConnected replaces the errors of a client that isn't connected; its own speak of buffers.
 var errNotConnected = errors.New("NATS is not connected")
 

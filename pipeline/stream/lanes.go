@@ -22,7 +22,7 @@ var _ pipeline.Lanes = (*Lanes)(nil)
 // OpenLanes opens the lanes, which [Setup] has made.
 func OpenLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lanes, error) {
 	n := cfg.names()
-	s, err := openStore(ctx, js, cfg, n.LanesStream())
+	s, err := openStore(ctx, js, cfg, n.LanesStream(), lanesQuota)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func OpenLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lanes,
 // that is created anew counts from 1 again.
 func (l *Lanes) Created() int64 { return l.store.created }
 
-// Append stores ev in the lane of its key. The errors [pipeline.ErrTooLarge] and [ErrFull] say that it isn't stored; after
+// Append stores ev in the lane of its key. The errors [pipeline.ErrTooLarge] and [pipeline.ErrFull] say that it isn't stored; after
 // any other it may be.
 func (l *Lanes) Append(ctx context.Context, ev *pipeline.Event) (uint64, error) {
 	if !usableKey(ev.Key) {

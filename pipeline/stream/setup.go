@@ -118,15 +118,21 @@ func covers(pattern, filter string) bool {
 	return len(p) == len(f)
 }
 
+// The variables that say how large the streams of sluice's own may become.
+const (
+	lanesQuota = "SLUICE_LANES_MAX_BYTES"
+	deadQuota  = "SLUICE_DLQ_MAX_BYTES"
+)
+
 func ensureLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (Action, error) {
 	n := cfg.names()
-	return ensureOwn(ctx, js, cfg, "SLUICE_LANES_MAX_BYTES",
+	return ensureOwn(ctx, js, cfg, lanesQuota,
 		ownStream(n.LanesStream(), "Events that wait for their turn", n.LaneSubjects(), cfg.LanesMaxBytes, cfg.Replicas))
 }
 
 func ensureDLQ(ctx context.Context, js jetstream.JetStream, cfg Config) (Action, error) {
 	n := cfg.names()
-	return ensureOwn(ctx, js, cfg, "SLUICE_DLQ_MAX_BYTES",
+	return ensureOwn(ctx, js, cfg, deadQuota,
 		ownStream(n.DLQStream(), "Events that couldn't be delivered", n.DeadSubjects(), cfg.DLQMaxBytes, cfg.Replicas))
 }
 

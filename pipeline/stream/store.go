@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"sluice/pipeline"
 )
@@ -35,14 +37,20 @@ type store struct {
 	stream  jetstream.Stream
 	name    string
 	api     string // prefix of the JetStream API, with the last dot
+	quota   string // the variable that says its size
 	created int64
+
+	// Messages with the id of a part that was deleted would be taken for it for a while, and not stored. So part ids are this
+	// process' own, and others after each deletion.
+	process string
+	deleted atomic.Int64
 
 	// parts maps the sequences of heads that were read or written here to those of their parts, until they are deleted.
 	parts sync.Map
 }
 
 // openStore opens a stream that Setup has made or found.
-func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name string) (*store, error) {
+func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name, quota string) (*store, error) {
 	own, err := cfg.JetStream(js.Conn(),
 		jetstream.WithPublishAsyncMaxPending(publishWindow), jetstream.WithPublishAsyncTimeout(publishTimeout))
 	if err != nil {
@@ -59,7 +67,9 @@ func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name str
 	if cfg.JSDomain != "" {
 		api = "$JS." + cfg.JSDomain + ".API."
 	}
-	return &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, created: created(s.CachedInfo())}, nil
+	return &store{
+		js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, created: created(s.CachedInfo()), process: nuid.Next(),
+	}, nil
 }
 
 // put stores an event under subject, once per id within dedupeWindow, and returns the sequence of its message, or of the
@@ -69,11 +79,12 @@ func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data
 	h.Set(jetstream.ExpectedStreamHeader, s.name)
 	room := int(s.nc.MaxPayload())
 	if headerSize(h)+len(data) <= room {
-		return s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data})
+		ack, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data})
+		return ack.Sequence, err
 	}
 
 	part := nats.Header{}
-	part.Set(jetstream.MsgIDHeader, id+":part")
+	part.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s:part:%s:%d", id, s.process, s.deleted.Load()))
 	part.Set(jetstream.ExpectedStreamHeader, s.name)
 	part.Set(headerPart, partBody)
 	h.Set(headerPart, strconv.FormatUint(1<<64-1, 10)) // its size, before its value is known
@@ -82,25 +93,30 @@ func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data
 		return 0, fmt.Errorf("%w: %d bytes of headers and %d of data, max_payload is %d",
 			pipeline.ErrTooLarge, headerSize(h), len(data), room)
 	}
-	partSeq, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: part, Data: data[:first]})
+	half, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: part, Data: data[:first]})
 	if err != nil {
 		return 0, err
 	}
-	h.Set(headerPart, strconv.FormatUint(partSeq, 10))
-	seq, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data[first:]})
-	if err == nil {
-		s.parts.Store(seq, partSeq)
+	h.Set(headerPart, strconv.FormatUint(half.Sequence, 10))
+	head, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data[first:]})
+	switch {
+	case errors.Is(err, pipeline.ErrFull), err == nil && head.Duplicate && !half.Duplicate:
+		// Nothing refers to the part, which would take room for good. Should deleting it fail, it does.
+		s.deleted.Add(1)
+		_ = s.deleteMessage(ctx, half.Sequence)
+	case err == nil:
+		s.parts.Store(head.Sequence, half.Sequence)
 	}
-	return seq, err
+	return head.Sequence, err
 }
 
 // publish stores one message and waits until that is safe. After an error it may be stored all the same.
-func (s *store) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
+func (s *store) publish(ctx context.Context, msg *nats.Msg) (jetstream.PubAck, error) {
 	future, err := s.js.PublishMsgAsync(msg, jetstream.WithStallWait(publishStall))
 	if err == nil {
 		select {
 		case ack := <-future.Ok():
-			return ack.Sequence, nil
+			return *ack, nil
 		case err = <-future.Err():
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -109,17 +125,16 @@ func (s *store) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	code := codeOf(err)
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
-		return 0, fmt.Errorf("storing in stream %s: %w (%w)", s.name, pipeline.ErrTooLarge, err)
-	case code == codeStorageExceeded, code == codeResourcesExceeded, code == codeStoreFailed && noRoom(err.Error()):
-		return 0, fmt.Errorf("storing in stream %s: %w (%w)", s.name, ErrFull, err)
+		return jetstream.PubAck{}, fmt.Errorf("storing in stream %s: %w (%w)", s.name, pipeline.ErrTooLarge, err)
+	case code == codeStoreFailed && strings.Contains(err.Error(), "maximum bytes exceeded"):
+		return jetstream.PubAck{}, fmt.Errorf("stream %s is %w: raise %s, or make room (%w)", s.name, pipeline.ErrFull, s.quota, err)
+	case code == codeStorageExceeded, code == codeResourcesExceeded, code == codeStoreFailed && strings.Contains(err.Error(), "no space left"):
+		return jetstream.PubAck{}, fmt.Errorf("storing in stream %s: NATS is %w: raise max_file_store of NATS or the account's limit, "+
+			"or make room on the disk (%w)", s.name, pipeline.ErrFull, err)
 	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
 		err = nats.ErrTimeout // so that a permission that was denied explains it
 	}
-	return 0, explain(s.nc, "storing in stream "+s.name, err)
-}
-
-func noRoom(text string) bool {
-	return strings.Contains(text, "maximum bytes exceeded") || strings.Contains(text, "no space left")
+	return jetstream.PubAck{}, explain(s.nc, "storing in stream "+s.name, err)
 }
 
 // message is a stored message as it was read.

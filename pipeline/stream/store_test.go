@@ -201,8 +201,8 @@ func TestFullStreamIsErrFull(t *testing.T) {
 	ev := event("k", 1, strings.Repeat("x", 3<<10))
 	seq := appendEvent(t, l, ev)
 	ev.Source.Seq = 2
-	if _, err := l.Append(t.Context(), ev); !errors.Is(err, ErrFull) {
-		t.Errorf("got %v, want ErrFull", err)
+	if _, err := l.Append(t.Context(), ev); !errors.Is(err, pipeline.ErrFull) || !strings.Contains(err.Error(), "SLUICE_LANES_MAX_BYTES") {
+		t.Errorf("got %v, want ErrFull and the variable to raise", err)
 	}
 	if _, err := l.Read(t.Context(), "k", seq); err != nil {
 		t.Errorf("a full stream dropped an old event: %v", err)
@@ -214,8 +214,70 @@ func TestFullStreamIsErrFull(t *testing.T) {
 	if err := dlq.Bury(t.Context(), ev, pipeline.Rejected, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := dlq.Bury(t.Context(), ev, pipeline.Exhausted, nil); !errors.Is(err, ErrFull) {
-		t.Errorf("got %v, want ErrFull", err)
+	if err := dlq.Bury(t.Context(), ev, pipeline.Exhausted, nil); !errors.Is(err, pipeline.ErrFull) || !strings.Contains(err.Error(), "SLUICE_DLQ_MAX_BYTES") {
+		t.Errorf("got %v, want ErrFull and the variable to raise", err)
+	}
+}
+
+// Room for the first half of an event only: it doesn't stay, and the event is whole when there is room.
+func TestFullStreamKeepsNoHalfOfAnEvent(t *testing.T) {
+	t.Parallel()
+	opts := serverOptions(t)
+	opts.MaxPayload = 4 << 10
+	cfg := testConfig(startServer(t, opts))
+	cfg.LanesMaxBytes = 8 << 10
+	js := connect(t, cfg)
+	if _, err := Setup(t.Context(), js, cfg); err != nil {
+		t.Fatal(err)
+	}
+	l := openLanes(t, js, cfg)
+	other := appendEvent(t, l, event("k", 1, strings.Repeat("y", 3<<10)))
+	data := strings.Repeat("x", 3<<10) + strings.Repeat("z", 3<<10)
+	for range 2 {
+		if _, err := l.Append(t.Context(), event("k", 2, data)); !errors.Is(err, pipeline.ErrFull) {
+			t.Fatalf("got %v, want ErrFull", err)
+		}
+		if n := messages(t, js, "SLUICE_LANES"); n != 1 {
+			t.Errorf("%d messages are stored, want the one of the other event", n)
+		}
+	}
+	if err := l.Delete(t.Context(), "k", other); err != nil {
+		t.Fatal(err)
+	}
+	seq := appendEvent(t, l, event("k", 2, data))
+	if ev, err := l.Read(t.Context(), "k", seq); err != nil || string(ev.Data) != data {
+		t.Errorf("read %v, %v, want the event", ev, err)
+	}
+}
+
+func TestEventInTwoThatTwoWorkersStoreIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	opts := serverOptions(t)
+	opts.MaxPayload = 4 << 10
+	cfg := testConfig(startServer(t, opts))
+	js := connect(t, cfg)
+	if _, err := Setup(t.Context(), js, cfg); err != nil {
+		t.Fatal(err)
+	}
+	ev := event("k", 2, strings.Repeat("x", 3<<10)+strings.Repeat("z", 3<<10))
+	first, second := openLanes(t, js, cfg), openLanes(t, js, cfg)
+	seq := appendEvent(t, first, ev)
+	for _, l := range []*Lanes{first, second} {
+		if again := appendEvent(t, l, ev); again != seq {
+			t.Errorf("stored again as %d, want %d", again, seq)
+		}
+	}
+	if n := messages(t, js, "SLUICE_LANES"); n != 2 {
+		t.Errorf("%d messages are stored, want two halves", n)
+	}
+	if got, err := second.Read(t.Context(), "k", seq); err != nil || string(got.Data) != string(ev.Data) {
+		t.Errorf("read %v, %v, want the event", got, err)
+	}
+	if err := second.Delete(t.Context(), "k", seq); err != nil {
+		t.Fatal(err)
+	}
+	if n := messages(t, js, "SLUICE_LANES"); n != 0 {
+		t.Errorf("%d messages are left", n)
 	}
 }
 

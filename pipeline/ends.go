@@ -2,11 +2,36 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"sluice/limiter"
 )
+
+// drop ends an event of the source that nothing is kept of.
+func (w *Worker) drop(d Delivery, outcome Outcome) {
+	d.Ack()
+	w.Observer.Settled(outcome)
+}
+
+// spill ends an event that has to wait while the lanes are full, by the overflow policy, whether or not it was pushed before:
+// there is nowhere to keep it for another attempt. When there is no room for dead letters either, it fails with [ErrFull].
+func (w *Worker) spill(ctx context.Context, ev *Event, full error) (Outcome, error) {
+	w.troubles.see(w.Log, lanesFull, full)
+	if w.cfg.Drop {
+		return Dropped, nil
+	}
+	err := w.DeadLetters.Bury(ctx, ev, LanesFull, full)
+	if errors.Is(err, ErrFull) {
+		return "", fmt.Errorf("%w; %w", full, err)
+	}
+	if err != nil {
+		return "", err
+	}
+	w.buried.see(ev.Key, full, "id", ev.ID, "reason", LanesFull, "attempts", ev.Attempt)
+	return DeadLettered, nil
+}
 
 func (w *Worker) keyFull(dec limiter.Decision) bool {
 	return w.cfg.KeyMaxWaiting > 0 && dec.Ahead >= w.cfg.KeyMaxWaiting
@@ -37,13 +62,7 @@ func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause
 
 func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
 	w.buried.see(ev.Key, cause, "id", ev.ID, "reason", reason, "attempts", ev.Attempt)
-	return w.insist(hard, "dead-letter", func(ctx context.Context) error {
+	return w.insist(hard, burying, func(ctx context.Context) error {
 		return w.DeadLetters.Bury(ctx, ev, reason, cause)
 	})
-}
-
-// drop ends an event of the source that is wanted no more.
-func (w *Worker) drop(d Delivery, outcome Outcome) {
-	d.Ack()
-	w.Observer.Settled(outcome)
 }
