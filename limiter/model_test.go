@@ -77,10 +77,10 @@ func TestVectors(t *testing.T) {
 			{at: 3, n: 20, slots: []int64{6, 7, 8}},
 			{at: 3, n: 1},
 		}},
-		{"V4 one a day", bucket(1, days, 1), hours, epoch0, []step{
+		{"V4 one a day", bucket(1, days, 1), seconds, epoch0, []step{
 			{at: 0, n: 2, granted: 1},
-			{at: 82_799_999_999, n: 1},
-			{at: 82_800_000_000, n: 1, slots: []int64{86_400_000_000}},
+			{at: 86_398_999_999, n: 1},
+			{at: 86_399_000_000, n: 1, slots: []int64{86_400_000_000}},
 			{at: 86_400_000_000, n: 1, before: []int64{0, 0}},
 		}},
 		{"V5 leaky with a queue of 5", Class{1, 100_000, 1, Leaky}, 500_000, epoch0, []step{
@@ -100,10 +100,10 @@ func TestVectors(t *testing.T) {
 			{at: 1_000_000, n: 12, granted: 10},
 			{at: 2_600_000, n: 3, granted: 3, updatedAt: at(2_000_000)},
 		}},
-		{"V8 slots in windows", window(2, seconds, 5), 3 * seconds, epoch0, []step{
-			{at: 0, n: 9, granted: 5, slots: []int64{1_000_000, 1_000_000, 2_000_000, 2_000_000}},
-			{at: 500_000, n: 4, slots: []int64{3_000_000, 3_000_000}},
-			{at: 1_000_000, n: 1, slots: []int64{4_000_000}},
+		{"V8 slots in windows", window(2, 400_000, 5), seconds, epoch0, []step{
+			{at: 0, n: 9, granted: 5, slots: []int64{400_000, 400_000, 800_000, 800_000}},
+			{at: 200_000, n: 4, slots: []int64{1_200_000, 1_200_000}},
+			{at: 600_000, n: 1, slots: []int64{1_600_000}},
 		}},
 		{"V9 clock goes back", bucket(1, 100_000, 3), 0, 0, []step{
 			{at: 10_000_000, n: 3, granted: 3},

@@ -42,12 +42,13 @@ func (c Class) refill(s State, now, since int64) (_ State, rebased bool) {
 	if s.Den != c.Den {
 		s.Frac, s.Den = rescale(s.Frac, s.Den, c.Den), c.Den
 	}
-	s.Tokens = max(s.Tokens, c.deepest())
+	if s.UpdatedAt-now > clockTolerance {
+		s.UpdatedAt, rebased = now, true
+	}
+	s = c.cutDebt(s, now)
 
 	gone := now - s.UpdatedAt
 	switch {
-	case gone < -clockTolerance:
-		s.UpdatedAt, rebased = now, true
 	case gone <= 0:
 	case c.Kind == Window:
 		windows := gone / c.Den
@@ -72,13 +73,19 @@ func (c Class) refill(s State, now, since int64) (_ State, rebased bool) {
 	return s, rebased
 }
 
-// deepest is the greatest debt whose repayment the arithmetic holds. No promise under one class comes near it; a debt in
-// the tokens of a much faster rate, before the limit was changed, may.
-func (c Class) deepest() int64 {
-	if c.Kind == Window {
-		return c.Burst - maxExact/c.Den*c.Num
+// cutDebt makes a debt no greater than what a second pays off: promises are for a second at most, so that what is beyond
+// was promised under a faster limit. All of it has been pushed a second after UpdatedAt, and from then on tokens accrue.
+// That time is kept rather than a level below 0, so that the faster limit, which other workers may still go by, finds
+// nothing either.
+func (c Class) cutDebt(s State, now int64) State {
+	second := c.Num * horizonMicros
+	switch {
+	case c.Kind == Window: // tokens come at the ends of windows, of which one more may lie within a second
+		s.Tokens = max(s.Tokens, -(horizonMicros/c.Den+1)*c.Num)
+	case s.Tokens < -second/c.Den-2 || s.Tokens < 0 && c.units(s) < -second: // the first, so that units can't overflow
+		s.Tokens, s.Frac, s.UpdatedAt = 0, 0, min(s.UpdatedAt, now)+horizonMicros
 	}
-	return c.Burst - maxExact/c.Den
+	return s
 }
 
 // rescale turns a fraction f/from into one of to, rounded down as far as doubles go: the scripts compute the same.

@@ -26,6 +26,7 @@ local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whate
 local MAX_TTL = 7776000000000    -- 90 days
 local EXACT = 9007199254740991
 local SLICES = 20
+local HORIZON = 1000000           -- nothing is promised for later
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local function d(x) return string.format('%d', x) end
@@ -60,7 +61,7 @@ local function limits()
       maxWait = tonumber(ARGV[a + 5]), tokens = p .. (kind == 3 and 'slice' or 'tokens'),
       frac = p .. (kind == 3 and 'counts' or 'frac'), denField = p .. 'den', at = p .. 'updatedAt'}
     c.slice = ceil(c.den / SLICES)
-    c.deepest = kind == 1 and c.burst - floor(EXACT / c.den) * c.num or c.burst - floor(EXACT / c.den)
+    c.second = kind == 1 and -(floor(HORIZON / c.den) + 1) * c.num or -c.num * HORIZON
     L[i] = c
     fields[4 * i - 3], fields[4 * i - 2], fields[4 * i - 1], fields[4 * i] = c.tokens, c.frac, c.denField, c.at
   end
@@ -175,6 +176,16 @@ local function refillSliding(c, p, now, since, tol)
   return rebased
 end
 
+-- cutDebt makes a debt no greater than what a second pays off: promises are for a second at most, so that what is beyond was
+-- promised under a faster limit. It is paid a second after updatedAt, whichever limit is gone by.
+local function cutDebt(c, p, now)
+  if c.kind == 1 then
+    p.w = max(p.w, c.second)
+  elseif p.w * c.den + p.f < c.second then
+    p.w, p.f, p.at = 0, 0, min(p.at, now) + HORIZON
+  end
+end
+
 local function refillPart(c, p, now, since, tol)
   if p.hd == 0 then
     p.at = since
@@ -182,13 +193,11 @@ local function refillPart(c, p, now, since, tol)
   elseif p.hd ~= c.den then -- a live change: only the fraction is rescaled, down
     p.f = min(c.den - 1, floor(p.f / p.hd * c.den))
   end
-  if p.w < c.deepest then p.w = c.deepest end
+  local rebased = p.at - now > tol
+  if rebased then p.at = now end
+  if p.w < 0 then cutDebt(c, p, now) end
   local gone = now - p.at
-  if gone < -tol then
-    p.at = now
-    if p.w >= c.burst then p.w, p.f = c.burst, 0 end
-    return true
-  elseif gone > 0 and c.kind == 1 then
+  if gone > 0 and c.kind == 1 then
     local windows = floor(gone / c.den)
     p.at = p.at + windows * c.den -- not now: the windows don't drift
     if windows >= ceil((c.burst - p.w) / c.num) then p.w = max(p.w, c.burst) else p.w = p.w + windows * c.num end
@@ -202,7 +211,7 @@ local function refillPart(c, p, now, since, tol)
     end
   end
   if p.w >= c.burst then p.w, p.f = c.burst, 0 end
-  return false
+  return rebased
 end
 
 -- refill brings all limits of s to now. A missing one is full at the very start, later holds what may have accrued since

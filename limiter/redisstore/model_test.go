@@ -55,18 +55,18 @@ func (m *model) now(now int64) (*big.Int, int64) {
 		scaled := int64(math.Floor(float64(part.Int64()) / float64(m.den) * float64(m.class.Den)))
 		level.Add(whole.Mul(whole, den), big.NewInt(min(m.class.Den-1, scaled)))
 	}
-	// A debt made under a much faster rate is cut to what the scripts' arithmetic holds.
-	if whole, part := new(big.Int).DivMod(level, den, new(big.Int)); whole.Int64() < m.class.Burst-(1<<53-1)/m.class.Den {
-		level = part.Add(part, new(big.Int).Mul(big.NewInt(m.class.Burst-(1<<53-1)/m.class.Den), den))
+	updated := m.updated
+	if updated-now > clockTolerance.Microseconds() {
+		updated = now
 	}
-	switch gone := now - m.updated; {
-	case gone >= 0:
-		return level.Add(level, new(big.Int).Mul(big.NewInt(m.class.Num), big.NewInt(gone))), now
-	case -gone > clockTolerance.Microseconds():
-		return level, now
-	default:
-		return level, m.updated
+	// A debt that a second doesn't pay off was promised under a faster rate, for a second at most.
+	if second := new(big.Int).Mul(big.NewInt(m.class.Num), big.NewInt(1_000_000)); level.Cmp(second.Neg(second)) < 0 {
+		level, updated = new(big.Int), min(updated, now)+1_000_000
 	}
+	if updated >= now {
+		return level, updated
+	}
+	return level.Add(level, new(big.Int).Mul(big.NewInt(m.class.Num), big.NewInt(now-updated))), now
 }
 
 func floorDiv(a, b *big.Int) int64 {
