@@ -99,7 +99,7 @@ func (h *hatch) run(limit string, to pipeline.Sink, done <-chan struct{}) {
 	}
 	reg := prometheus.NewRegistry()
 	store, err := redisstore.New(h.rdb.Client(), redisstore.Options{
-		Name: "sluice", Worker: "bench", Limit: l, Bodies: lanes, Log: log, Registry: reg,
+		Name: "sluice", Worker: "bench", Limits: limiter.Fixed(l), Bodies: lanes, Log: log, Registry: reg,
 	})
 	if err != nil {
 		h.b.Fatal(err)

@@ -42,7 +42,7 @@ func (w *world) inside(limit string, verifyAge time.Duration) (*stream.Lanes, *p
 	must(err)
 	reg := prometheus.NewRegistry()
 	store, err := redisstore.New(w.redis.Client(), redisstore.Options{
-		Name: "sluice", Worker: "inside", Limit: l, Bodies: lanes, VerifyAge: verifyAge, Log: log, Registry: reg,
+		Name: "sluice", Worker: "inside", Limits: limiter.Fixed(l), Bodies: lanes, VerifyAge: verifyAge, Log: log, Registry: reg,
 	})
 	must(err)
 	must(store.Start(ctx))

@@ -18,7 +18,7 @@ type outage struct {
 	calls   int
 }
 
-func (o *outage) Reserve(context.Context, string, int64, time.Duration) (limiter.Decision, error) {
+func (o *outage) Reserve(context.Context, string, string, int64, time.Duration) (limiter.Decision, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.calls++

@@ -18,6 +18,7 @@ const (
 // lane is a leased lane while this worker drains it. Its fields belong to the goroutine of drain.
 type lane struct {
 	key     string
+	tier    string // by whose limits it goes
 	token   int64
 	out     int       // leased events that are not settled
 	next    time.Time // when the next lease may book something
@@ -159,7 +160,7 @@ func latest(a, b time.Time) time.Time {
 
 // lease renews the lease and books the lane's next events, if there is room for them.
 func (w *Worker) lease(ctx, hard context.Context, l *lane) {
-	r := LeaseRequest{Key: l.key, Token: l.token, Notice: w.bodies.notice(time.Now())}
+	r := LeaseRequest{Key: l.key, Tier: l.tier, Token: l.token, Notice: w.bodies.notice(time.Now())}
 	r.Horizon = max(r.Notice, w.promises.ahead(time.Now()))
 	if !l.ending {
 		room := w.keys.room(l.key)
@@ -220,7 +221,7 @@ func (w *Worker) takeBack(hard context.Context, l *lane) {
 
 // take notes what a lease says and starts its events on their way.
 func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
-	l.token, l.waiting = got.Token, got.Waiting
+	l.tier, l.token, l.waiting = got.Tier, got.Token, got.Waiting
 	if l.lapse != nil {
 		l.lapse.Reset(time.Until(got.Until))
 	}
@@ -245,7 +246,7 @@ func (w *Worker) settle(hard context.Context, l *lane, first ...result) {
 	for len(l.results) > 0 {
 		results = append(results, <-l.results)
 	}
-	req := SettleRequest{Key: l.key, Token: l.token}
+	req := SettleRequest{Key: l.key, Tier: l.tier, Token: l.token}
 	for _, r := range results {
 		req.Events = append(req.Events, r.Settlement)
 		req.Healthy = req.Healthy || r.healthy

@@ -29,7 +29,7 @@ func (w *Worker) spill(ctx context.Context, ev *Event, full error) (Outcome, err
 	if err != nil {
 		return "", err
 	}
-	w.buried.see(ev.Key, full, "id", ev.ID, "reason", LanesFull, "attempts", ev.Attempt)
+	w.buried.see(ev.Key, full, "reason", LanesFull, "id", ev.ID, "attempts", ev.Attempt)
 	return DeadLettered, nil
 }
 
@@ -61,7 +61,7 @@ func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause
 }
 
 func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
-	w.buried.see(ev.Key, cause, "id", ev.ID, "reason", reason, "attempts", ev.Attempt)
+	w.buried.see(ev.Key, cause, "reason", reason, "id", ev.ID, "attempts", ev.Attempt)
 	return w.insist(hard, burying, func(ctx context.Context) error {
 		return w.DeadLetters.Bury(ctx, ev, reason, cause)
 	})

@@ -36,7 +36,7 @@ func (m *memory) charge(key string, s *laneState, n int64, now time.Time) {
 }
 
 // Reserve decides as reserve.lua does for one event.
-func (m *memory) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+func (m *memory) Reserve(ctx context.Context, key, _ string, cost int64, horizon time.Duration) (limiter.Decision, error) {
 	f, err := m.enter(ctx, "reserve", key, 1)
 	defer m.mu.Unlock()
 	if f == notDone {

@@ -68,7 +68,7 @@ func TestOutageOfAnyCallLosesNothingAndIsLoggedOnce(t *testing.T) {
 // limiterFor lets all go at once, except keys for which it fails.
 type limiterFor func(key string) error
 
-func (l limiterFor) Reserve(_ context.Context, key string, _ int64, _ time.Duration) (limiter.Decision, error) {
+func (l limiterFor) Reserve(_ context.Context, key, _ string, _ int64, _ time.Duration) (limiter.Decision, error) {
 	return limiter.Decision{Verdict: limiter.Go, Stale: time.Now().Add(time.Hour)}, l(key)
 }
 

@@ -13,6 +13,7 @@ import (
 // The producers' headers that say something to sluice.
 const (
 	costHeader     = "Sluice-Cost"
+	tierHeader     = "Sluice-Tier"
 	msgIDHeader    = "Nats-Msg-Id"
 	idHeader       = "Sluice-Id"
 	ceSourceHeader = "ce-source"
@@ -31,6 +32,19 @@ func CostOf(h Header) (int64, error) {
 		return 0, fmt.Errorf("%s is %.40q, not a whole number from 1 to %d", costHeader, text, limiter.MaxBurst)
 	}
 	return cost, nil
+}
+
+// maxTier is the longest name of a tier that an event can give.
+const maxTier = 64
+
+// TierOf is the tier that an event names: Sluice-Tier, or "". A name that no tier can have is as good as none: events of
+// unknown tiers go by the limits of all others.
+func TierOf(h Header) string {
+	tier := strings.TrimSpace(h.Get(tierHeader))
+	if len(tier) > maxTier || strings.ContainsFunc(tier, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+		return ""
+	}
+	return tier
 }
 
 // ReplayPrefix begins the Nats-Msg-Id of every event that was put back into the source from the dead letters.

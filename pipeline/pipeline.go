@@ -16,6 +16,7 @@ import (
 // Config of a [Worker].
 type Config struct {
 	Key           KeySpec
+	Tiers         bool          // the tiers that events name count
 	Concurrency   int           // push slots
 	Drain         time.Duration // how long pushes in flight may take when the worker stops
 	MaxWait       time.Duration // the longest expected wait in a lane; 0: any
@@ -214,6 +215,9 @@ func (w *Worker) admit(ev *Event) (DeadReason, error) {
 	if ev.Collapse, err = CollapseOf(ev.Header, ev.Source); err != nil {
 		return BadHeader, err
 	}
+	if w.cfg.Tiers {
+		ev.Tier = TierOf(ev.Header)
+	}
 	w.sample.see(ev)
 	return "", nil
 }
@@ -248,9 +252,9 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 		w.slots.release()
 		return w.askWait(soft, ev)
 	}
-	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.horizon())
+	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, w.horizon())
 	if err == nil && dec.Verdict == limiter.Go && w.late(dec.Stale) {
-		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Cost, w.horizon())
+		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, w.horizon())
 	}
 	switch {
 	case err != nil || dec.Verdict != limiter.Go:
@@ -269,7 +273,7 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 
 // askWait asks for no tokens, only whether the event would wait too long in its lane.
 func (w *Worker) askWait(soft context.Context, ev *Event) (limiter.Decision, error) {
-	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Cost, -1)
+	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, -1)
 	if dec.Reason == limiter.Throttled {
 		dec.Reason = limiter.KeyCap
 	}
@@ -438,7 +442,7 @@ func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 	var info LaneInfo
 	if err == nil {
 		w.troubles.over(w.Log, lanesFull)
-		r.Key, r.Entry = ev.Key, entryOf(ev, seq)
+		r.Key, r.Tier, r.Entry = ev.Key, ev.Tier, entryOf(ev, seq)
 		err = w.insist(hard, "park", func(ctx context.Context) (err error) {
 			info, err = w.Index.Park(ctx, r)
 			return err

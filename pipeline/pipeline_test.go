@@ -66,7 +66,7 @@ type decisions struct {
 	horizons []time.Duration
 }
 
-func (l *decisions) Reserve(_ context.Context, _ string, _ int64, horizon time.Duration) (limiter.Decision, error) {
+func (l *decisions) Reserve(_ context.Context, _, _ string, _ int64, horizon time.Duration) (limiter.Decision, error) {
 	l.horizons = append(l.horizons, horizon)
 	if len(l.answers) == 0 {
 		return limiter.Decision{Verdict: limiter.Go, Stale: time.Now().Add(time.Hour)}, nil

@@ -20,6 +20,7 @@ type Event struct {
 	Data     []byte
 	Time     time.Time // when the source stored it
 	Source   SourceID
+	Tier     string    // the one it names, if that counts; "": none
 	Cost     int64     // tokens it takes, at least 1
 	Expires  time.Time // when it loses its meaning; zero: never
 	Collapse string    // the name of which only the newest waits, see CollapseOf; "": it has none
@@ -145,10 +146,10 @@ type Sink interface {
 
 // Limiter says when an event may go.
 type Limiter interface {
-	// Reserve asks for cost tokens of key, at a slot at most horizon ahead; a horizon below 0 takes none and asks only where
-	// the event waits. An error says nothing about whether tokens were taken; asking again may waste some, never exceed the
+	// Reserve asks for cost tokens of key for an event in a tier ("": none), at a slot at most horizon ahead; a horizon below
+	// 0 takes none and asks only where the event waits. An error says nothing about whether tokens were taken; asking again may waste some, never exceed the
 	// limit.
-	Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error)
+	Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error)
 }
 
 // Entry is a waiting event as the lane index knows it: all but its body.
@@ -177,6 +178,7 @@ type LaneInfo struct {
 // ParkRequest puts one event into its lane.
 type ParkRequest struct {
 	Key     string
+	Tier    string // of the event; its lane goes by the limits of the newest one's
 	Entry   Entry
 	Counted bool          // the Decision's: a reservation told the index to expect this event
 	After   time.Duration // > 0: the event's own earliest next attempt, from now
@@ -194,8 +196,9 @@ type Leased struct {
 // LeaseRequest asks for the next events of a lane.
 type LeaseRequest struct {
 	Key     string
-	Token   int64 // of the lease held; 0: a new one
-	Max     int   // at most so many events; 0 only renews
+	Tier    string // as the last lease of the lane said; "" at first
+	Token   int64  // of the lease held; 0: a new one
+	Max     int    // at most so many events; 0 only renews
 	Horizon time.Duration
 	Notice  time.Duration // no slot is sooner than this: the bodies have to be read first
 
@@ -206,7 +209,8 @@ type LeaseRequest struct {
 
 // Lease is the right to push some events of a lane, exclusive until it runs out.
 type Lease struct {
-	Token  int64 // 0: not granted (held by another worker, cooling, paused, empty, barred)
+	Token  int64  // 0: not granted (held by another worker, cooling, paused, empty, barred)
+	Tier   string // that the lane goes by; hand it on to the next calls for the lane
 	Events []Leased
 	Until  time.Time // when it runs out unless it is renewed, by this process' monotonic clock
 	Barred uint64    // the place of the next event, which lies behind UpTo; 0: none does
@@ -234,6 +238,7 @@ type Settlement struct {
 // SettleRequest settles events of one lease.
 type SettleRequest struct {
 	Key     string
+	Tier    string // as the lease said
 	Token   int64
 	Events  []Settlement
 	Release bool          // the lease ends; whatever is still leased under it goes back

@@ -39,6 +39,7 @@ type Config struct {
 
 	Key           pipeline.KeySpec
 	Limit         limiter.Limits
+	AllowTier     bool
 	MaxWait       time.Duration // 0: any
 	KeyMaxWaiting int64         // 0: any number
 	Overflow      string        // deadletter or drop
@@ -185,6 +186,7 @@ func limitPart(r *reader, env *environment, cfg *Config) {
 	}
 	cfg.Limit = limit
 
+	cfg.AllowTier = r.oneOf("ALLOW_TIER", env.AllowTier, "false", "true") == "true"
 	cfg.MaxWait = r.duration("MAX_WAIT", env.MaxWait, 0)
 	cfg.KeyMaxWaiting = r.integer("KEY_MAX_WAITING", env.KeyMaxWaiting, 0, math.MaxInt64)
 	cfg.Overflow = r.oneOf("OVERFLOW", env.Overflow, "deadletter", "drop")

@@ -60,11 +60,11 @@ func TestDefaultsAreThoseOfTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := fmt.Sprintln(cfg.Name, cfg.NATS.URLs, cfg.Stream, cfg.Subjects, cfg.Consumer, cfg.Setup, cfg.Replicas,
-		cfg.LanesMaxBytes, cfg.DLQMaxBytes, cfg.Redis.URL, cfg.Limit, cfg.MaxWait, cfg.KeyMaxWaiting, cfg.Overflow,
+		cfg.LanesMaxBytes, cfg.DLQMaxBytes, cfg.Redis.URL, cfg.Limit, cfg.AllowTier, cfg.MaxWait, cfg.KeyMaxWaiting, cfg.Overflow,
 		cfg.Sink, cfg.Webhook.Timeout, cfg.Retry, cfg.Concurrency, cfg.DrainTimeout, cfg.AdminAddr, cfg.AdminExplicit,
 		cfg.LogLevel, cfg.LogFormat)
 	want := "sluice [nats://127.0.0.1:4222] EVENTS [events.>] sluice own 1 8589934592 1073741824 redis://127.0.0.1:6379/… " +
-		"10/s burst 20 1h0m0s 0 deadletter webhook 15s {24h0m0s 0 1s 1h0m0s} 256 20s 127.0.0.1:7780 false INFO text"
+		"10/s burst 20 false 1h0m0s 0 deadletter webhook 15s {24h0m0s 0 1s 1h0m0s} 256 20s 127.0.0.1:7780 false INFO text"
 	if strings.Join(strings.Fields(got), " ") != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -241,6 +241,7 @@ func TestEveryVariableIsReadUnderItsPrefixedNameOnly(t *testing.T) {
 		"REDIS_TLS_CERT":       {cert, []string{"SLUICE_REDIS_URL=rediss://h", "SLUICE_REDIS_TLS_KEY=" + key}, func(c Config) any { return c.Redis.TLS.Cert }, cert},
 		"REDIS_TLS_KEY":        {key, []string{"SLUICE_REDIS_URL=rediss://h", "SLUICE_REDIS_TLS_CERT=" + cert}, func(c Config) any { return c.Redis.TLS.Key }, key},
 		"LIMIT":                {"3/m", none, func(c Config) any { return c.Limit.String() }, "3/m"},
+		"ALLOW_TIER":           {"True", none, func(c Config) any { return c.AllowTier }, true},
 		"MAX_WAIT":             {"1d12h", none, func(c Config) any { return c.MaxWait }, 36 * time.Hour},
 		"KEY_MAX_WAITING":      {"7", none, func(c Config) any { return c.KeyMaxWaiting }, int64(7)},
 		"OVERFLOW":             {"Drop", none, func(c Config) any { return c.Overflow }, "drop"},

@@ -118,7 +118,7 @@ func (s *scripted) Bury(context.Context, *pipeline.Event, pipeline.DeadReason, e
 	return s.err
 }
 
-func (s *scripted) Reserve(context.Context, string, int64, time.Duration) (limiter.Decision, error) {
+func (s *scripted) Reserve(context.Context, string, string, int64, time.Duration) (limiter.Decision, error) {
 	return limiter.Decision{Verdict: s.verdict}, s.err
 }
 
@@ -135,13 +135,13 @@ func TestWatchedPortsCountWhatBecomesOfEvents(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		_ = ports.Sink.Push(ctx, ev)
 		_ = ports.DeadLetters.Bury(ctx, ev, pipeline.Rejected, nil)
-		_, _ = ports.Limiter.Reserve(ctx, "alice", 1, 0)
+		_, _ = ports.Limiter.Reserve(ctx, "alice", "", 1, 0)
 		world.verdict = limiter.Overflow
-		_, _ = ports.Limiter.Reserve(ctx, "alice", 1, 0)
+		_, _ = ports.Limiter.Reserve(ctx, "alice", "", 1, 0)
 		world.err = errors.New("away") // none of these settles anything
 		_ = ports.Sink.Push(ctx, ev)
 		_ = ports.DeadLetters.Bury(ctx, ev, pipeline.Rejected, nil)
-		_, _ = ports.Limiter.Reserve(ctx, "alice", 1, 0)
+		_, _ = ports.Limiter.Reserve(ctx, "alice", "", 1, 0)
 
 		got := l.snapshot(time.Now(), 1).users[0]
 		want := userLine{

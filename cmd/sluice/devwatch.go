@@ -51,8 +51,8 @@ type watchedLimiter struct {
 	ledger *ledger
 }
 
-func (w *watchedLimiter) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
-	d, err := w.Limiter.Reserve(ctx, key, cost, horizon)
+func (w *watchedLimiter) Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	d, err := w.Limiter.Reserve(ctx, key, tier, cost, horizon)
 	if err == nil && d.Verdict == limiter.Overflow {
 		w.ledger.dropped(key)
 	}

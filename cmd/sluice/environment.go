@@ -21,6 +21,7 @@ type environment struct {
 	Redis redisEnvironment
 
 	Limit         string
+	AllowTier     string `split_words:"true"`
 	MaxWait       string `split_words:"true"`
 	KeyMaxWaiting string `split_words:"true"`
 	Overflow      string

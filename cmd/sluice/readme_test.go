@@ -68,7 +68,7 @@ func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redisstore.New(nil, redisstore.Options{Name: "sluice", Limit: limit, Registry: reg}); err != nil {
+	if _, err := redisstore.New(nil, redisstore.Options{Name: "sluice", Limits: limiter.Fixed(limit), Registry: reg}); err != nil {
 		t.Fatal(err)
 	}
 	families, err := reg.Gather()

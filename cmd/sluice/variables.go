@@ -55,6 +55,7 @@ var variables = []variable{
 	{"REDIS_TLS_KEY", "", "path of the client certificate's key, PEM"},
 
 	{"LIMIT", "10/s burst 20", "limits of every key: N/UNIT [burst B] [bucket, window, leaky or sliding], several by comma; 0 (pause) or unlimited"},
+	{"ALLOW_TIER", "false", "true: an event may name the tier whose limits rule it, in the header Sluice-Tier; trust your producers"},
 	{"MAX_WAIT", "1h", "longest expected wait of an event before OVERFLOW applies; 0: any"},
 	{"KEY_MAX_WAITING", "0", "most events of a key that wait before OVERFLOW applies; 0: any number"},
 	{"OVERFLOW", "deadletter", "deadletter or drop"},

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"sluice/limiter"
 	"sluice/limiter/redisstore"
 	"sluice/pipeline"
 	"sluice/pipeline/metrics"
@@ -164,8 +165,9 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	}
 	id := workerID()
 	store, err := redisstore.New(rdb, redisstore.Options{
-		Name: w.cfg.Name, Worker: id, Limit: w.cfg.Limit, MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting,
-		KeyConcurrency: w.cfg.KeyConcurrency, Bodies: lanes, Log: w.log, Registry: w.reg,
+		Name: w.cfg.Name, Worker: id, Limits: limiter.Fixed(w.cfg.Limit), Tiers: w.cfg.AllowTier,
+		MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting, KeyConcurrency: w.cfg.KeyConcurrency,
+		Bodies: lanes, Log: w.log, Registry: w.reg,
 	})
 	if err != nil {
 		return err
@@ -270,7 +272,7 @@ func (cfg Config) webhook() (*sink.Webhook, error) {
 func (w *worker) pipeline() pipeline.Config {
 	r := w.cfg.Retry
 	return pipeline.Config{
-		Key: w.cfg.Key, Concurrency: w.cfg.Concurrency, Drain: w.cfg.DrainTimeout,
+		Key: w.cfg.Key, Tiers: w.cfg.AllowTier, Concurrency: w.cfg.Concurrency, Drain: w.cfg.DrainTimeout,
 		MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting, Drop: w.cfg.Overflow == "drop",
 		KeyConcurrency: w.cfg.KeyConcurrency,
 		Retry:          pipeline.Retry{For: r.For, Max: r.Max, Base: r.Base, Cap: r.Cap},

@@ -192,7 +192,7 @@ func worksFromTheStart(t *testing.T, address Address) error {
 		}
 	}
 	one.now = 0
-	if _, err := one.Reserve(ctx, keyOf(3), 1, 0); err != nil {
+	if _, err := one.Reserve(ctx, keyOf(3), "", 1, 0); err != nil {
 		return fmt.Errorf("by Redis' own clock: %w", err)
 	}
 	one.now = start

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -49,69 +48,6 @@ func TestScriptAgreesWithTheBigIntegerModel(t *testing.T) {
 	}
 }
 
-// Limits of every kind, alone and together, with clock steps and changes of the limits: the scripts do what the model in
-// package limiter does.
-func TestScriptAgreesWithTheModelForAllKindsOfLimits(t *testing.T) {
-	r := newRig(t, "1/s")
-	seed := uint64(time.Now().UnixNano())
-	rnd := rand.New(rand.NewPCG(seed, 2))
-	t.Logf("seed %d", seed)
-	type modelled struct {
-		limits limiter.Limits
-		model  *limiter.Model
-	}
-	keys := map[string]*modelled{}
-	now := int64(0)
-	for i := range *randomCalls {
-		key := fmt.Sprintf("k%d", rnd.IntN(30))
-		m := keys[key]
-		if m == nil || rnd.IntN(60) == 0 {
-			limits := randomLimits(t, rnd)
-			if m == nil {
-				model, err := limiter.NewModel(limits)
-				if err != nil {
-					t.Fatal(err)
-				}
-				m = &modelled{model: model}
-				keys[key] = m
-			} else if err := m.model.SetLimits(limits); err != nil {
-				t.Fatal(err)
-			}
-			m.limits = limits
-		}
-		now += rnd.Int64N(1 << rnd.IntN(24))
-		if rnd.IntN(40) == 0 {
-			now = max(0, now-rnd.Int64N(4_000_000))
-		}
-		n, cost := 1+rnd.Int64N(20), 1+rnd.Int64N(1<<rnd.IntN(4))
-		horizon := []time.Duration{0, time.Millisecond, 300 * time.Millisecond, time.Second}[rnd.IntN(4)]
-		if cost > m.limits.MaxCost() {
-			continue
-		}
-		var err error
-		if r.rule, err = newRule(m.limits, 0); err != nil {
-			t.Fatal(err)
-		}
-		r.at(now)
-		want := m.model.Reserve(start+now, n, cost, horizon)
-		sh := r.shard(key)
-		args := append(append([]any{}, r.rule.args...), 0, n, cost, horizon.Microseconds())
-		rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := readAnswer(rep.values[0])
-		var slots []int64
-		for _, s := range got.slots {
-			slots = append(slots, start+now+integer(s))
-		}
-		if got.code != 0 && !m.limits.Paused() || got.granted != want.Granted || !slices.Equal(slots, want.Slots) {
-			t.Fatalf("call %d, %s, key %s, t=%d n=%d cost=%d horizon=%s: got %+v, the model says %+v; the hash is %v",
-				i, m.limits, key, now, n, cost, horizon, got, want, r.hash(key))
-		}
-	}
-}
-
 func randomLimits(t *testing.T, rnd *rand.Rand) limiter.Limits {
 	t.Helper()
 	one := func() string {
@@ -144,14 +80,14 @@ func randomLimits(t *testing.T, rnd *rand.Rand) limiter.Limits {
 func TestReorderedLimitsKeepTheirStates(t *testing.T) {
 	r := newRig(t, "10/s burst 20, 100/m sliding")
 	for range 15 {
-		if d, err := r.Reserve(t.Context(), "k", 1, 0); err != nil || d.Verdict != limiter.Go {
+		if d, err := r.Reserve(t.Context(), "k", "", 1, 0); err != nil || d.Verdict != limiter.Go {
 			t.Fatal(d, err)
 		}
 	}
 	other := r.worker("two", "100/m sliding, 10/s burst 20")
 	granted := 0
 	for range 20 {
-		d, err := other.Reserve(t.Context(), "k", 1, 0)
+		d, err := other.Reserve(t.Context(), "k", "", 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

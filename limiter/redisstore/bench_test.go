@@ -17,7 +17,7 @@ func BenchmarkReserveScript(b *testing.B) {
 				for i := 0; len(batch) < n; i++ {
 					k := fmt.Sprintf("k%d-%d", j, i)
 					if r.shard(k) == r.shards[0] {
-						batch = append(batch, reservation{key: k, cost: 1})
+						batch = append(batch, reservation{key: k, rule: r.rule(k, ""), cost: 1})
 					}
 				}
 				batches = append(batches, batch)

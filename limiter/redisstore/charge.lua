@@ -1,16 +1,17 @@
 -- charge takes tokens that were spent while Redis was away, whatever is there.
 --
 -- KEYS  1 epoch:{tag}; then per entry: ratelimit:{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then per entry and limit: tokens
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then per entry: its rule, and for each limit
+--       of that: tokens
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, number of entries that are damaged and so
 --       weren't charged}
 -- Invariant: no level is taken lower than to the debt that a second pays off, so that no key stands still for longer.
 --
--- cat common.lua charge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 7
+-- cat common.lua charge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 1 7
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local L, a = limits()
+local all, e = rules()
 local damaged = 0
 
 local function take(c, p, n)
@@ -22,14 +23,16 @@ local function take(c, p, n)
 end
 
 for i = 0, #KEYS - 2 do
+  local L = all[ARGV[e]]
   local s = level(L, KEYS[i + 2], now)
   if s then
     refill(s, L, now, since)
-    for j = 1, #L do take(L[j], s[j], tonumber(ARGV[a + i * #L + j - 1])) end
+    for j = 1, #L do take(L[j], s[j], tonumber(ARGV[e + j])) end
     s.dirty = true
     save(s, L, now)
   else
     damaged = damaged + 1
   end
+  e = e + 1 + #L
 end
 return {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), damaged}

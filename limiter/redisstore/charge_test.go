@@ -15,9 +15,10 @@ import (
 func TestChargeTakesWhatIsThereAndAtMostASecondsWorthMore(t *testing.T) {
 	r := newRig(t, "10/s burst 20, 100/m window, 50/h sliding")
 	r.at(0)
+	ruling := r.rule("", "").ruling
 	r.index("lane", 1) // what waits doesn't matter
 	for _, key := range []string{"some", "all", "lane"} {
-		d := debt{key: key, tokens: []int64{5, 6, 7}}
+		d := debt{key: key, ruling: ruling, tokens: []int64{5, 6, 7}}
 		if key == "all" {
 			d.tokens = []int64{100, 1000, 100}
 		}
@@ -31,7 +32,7 @@ func TestChargeTakesWhatIsThereAndAtMostASecondsWorthMore(t *testing.T) {
 	if h := r.hash("all"); h["tokens"] != "-10" || h["window/1m:tokens"] != "-1" || h["sliding/1h:counts"][:3] != "50," {
 		t.Errorf("all was taken: %v, want at most a second's worth of debt", h)
 	}
-	if err := r.charge([]debt{{key: "all", tokens: []int64{1, 1, 1}}}); err != nil {
+	if err := r.charge([]debt{{key: "all", ruling: ruling, tokens: []int64{1, 1, 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	if h := r.hash("all"); h["tokens"] != "-10" {
@@ -41,7 +42,7 @@ func TestChargeTakesWhatIsThereAndAtMostASecondsWorthMore(t *testing.T) {
 		t.Errorf("of a key with a lane: %v", h)
 	}
 	r.at(2_000_000)
-	if d, err := r.Reserve(t.Context(), "some", 1, 0); err != nil || d.Verdict != limiter.Go {
+	if d, err := r.Reserve(t.Context(), "some", "", 1, 0); err != nil || d.Verdict != limiter.Go {
 		t.Errorf("afterwards: %+v, %v", d, err)
 	}
 }
@@ -52,7 +53,7 @@ func TestManyKeysAreChargedAndIndexedAtOnce(t *testing.T) {
 	var parks []pipeline.ParkRequest
 	for i := range 10_000 {
 		key := fmt.Sprint("key", i)
-		debts = append(debts, debt{key: key, tokens: []int64{1}})
+		debts = append(debts, debt{key: key, ruling: r.rule(key, "").ruling, tokens: []int64{1}})
 		parks = append(parks, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: uint64(i + 1), Order: uint64(i + 1), Cost: 1}})
 	}
 	if err := r.charge(debts); err != nil {
@@ -76,7 +77,7 @@ func TestManyKeysAreChargedAndIndexedAtOnce(t *testing.T) {
 func TestBreakerEndsCallsAfterThreeFailuresAndFindsRedisWithinHalfASecond(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
 	reserve := func() error {
-		_, err := r.Reserve(t.Context(), "k", 1, 0)
+		_, err := r.Reserve(t.Context(), "k", "", 1, 0)
 		return err
 	}
 	redis.SetLogger(quiet{})
@@ -122,7 +123,7 @@ func TestBreakerCountsARedisThatTakesNoWritesAsAway(t *testing.T) {
 	}
 	set("min-replicas-to-write", "1")
 	for range 4 {
-		_, _ = r.Reserve(t.Context(), "k", 1, 0)
+		_, _ = r.Reserve(t.Context(), "k", "", 1, 0)
 	}
 	if r.reachable() {
 		t.Error("a Redis without its replicas is taken for a good one")
@@ -138,7 +139,7 @@ func TestBreakerCountsARedisThatTakesNoWritesAsAway(t *testing.T) {
 	}
 	set("maxmemory", "1")
 	for range 4 {
-		_, _ = r.Reserve(t.Context(), "k", 1, 0)
+		_, _ = r.Reserve(t.Context(), "k", "", 1, 0)
 	}
 	if r.reachable() {
 		t.Error("a Redis without memory is taken for a good one")

@@ -6,6 +6,7 @@
 --                              tokens frac den updatedAt   level at updatedAt: tokens + frac/den; negative = slots promised
 --                              slice counts den updatedAt  kind sliding: tokens taken per slice of the period, newest first
 --                              exp                         when the expiry that is set ends
+--                              class                       the tier of the newest event in the lane; missing or empty: none
 --                              opened opening              until when so many events are on their way into the lane
 --                              closedUntil fails           the receiver is away until; failures in a row
 --                              holder token until          the lease of the lane
@@ -18,12 +19,14 @@
 -- epoch:{tag}        hash  id lanes since n building format (1); verified: the bodies up to this sequence of the lane stream
 --                          have their place in the index; verifier verifying: who verifies more, until when
 --
--- Limits stand in ARGV from 3 on: clock tolerance us, expiry margin us, mode (0 counted, 1 paused, 2 unlimited), number of
--- limits, then per limit: field prefix, kind (0 bucket, 1 window, 2 leaky, 3 sliding), num, den, burst, and the longest
--- wait as tokens of refill (-1: any).
+-- Rules, the limits of keys, stand in ARGV from 3 on: clock tolerance us, expiry margin us, number of rules, then per rule:
+-- mode (0 counted, 1 paused, 2 unlimited), number of limits, and per limit: field prefix, kind (0 bucket, 1 window, 2 leaky,
+-- 3 sliding), num, den, burst, and the longest wait as tokens of refill (-1: any). An entry names its rule by its place,
+-- from 1. Whoever calls by the lane's events also names the class by which it found the rule.
 
 local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whatever was computed under an older limit
 local MAX_TTL = 7776000000000    -- 90 days
+local KEEP_CLASS = 3888000000000 -- the least time that a lane's class is kept, when a worker looks at it
 local EXACT = 9007199254740991
 local SLICES = 20
 local HORIZON = 1000000           -- nothing is promised for later
@@ -50,15 +53,15 @@ local function epoch(key, id)
   return e[1] and e[1] == id, tonumber(e[2] or '') or 0
 end
 
--- limits answers the limits of ARGV and where in ARGV they end.
-local function limits()
-  local L = {tol = tonumber(ARGV[3]), margin = tonumber(ARGV[4]), mode = tonumber(ARGV[5])}
-  local n, fields = tonumber(ARGV[6]), {}
+-- limits answers the limits of the rule that begins at a in ARGV, and where it ends.
+local function limits(a)
+  local L = {tol = tonumber(ARGV[3]), margin = tonumber(ARGV[4]), mode = tonumber(ARGV[a])}
+  local n, fields = tonumber(ARGV[a + 1]), {}
   for i = 1, n do
-    local a = 1 + 6 * i
-    local p, kind = ARGV[a], tonumber(ARGV[a + 1])
-    local c = {kind = kind, num = tonumber(ARGV[a + 2]), den = tonumber(ARGV[a + 3]), burst = tonumber(ARGV[a + 4]),
-      maxWait = tonumber(ARGV[a + 5]), tokens = p .. (kind == 3 and 'slice' or 'tokens'),
+    local b = a + 6 * i - 4
+    local p, kind = ARGV[b], tonumber(ARGV[b + 1])
+    local c = {kind = kind, num = tonumber(ARGV[b + 2]), den = tonumber(ARGV[b + 3]), burst = tonumber(ARGV[b + 4]),
+      maxWait = tonumber(ARGV[b + 5]), tokens = p .. (kind == 3 and 'slice' or 'tokens'),
       frac = p .. (kind == 3 and 'counts' or 'frac'), denField = p .. 'den', at = p .. 'updatedAt'}
     c.slice = ceil(c.den / SLICES)
     c.second = kind == 1 and -(floor(HORIZON / c.den) + 1) * c.num or -c.num * HORIZON
@@ -69,8 +72,15 @@ local function limits()
   L.level = fields
   L.all = {unpack(fields)}
   local k = 4 * n + 3
-  L.all[k + 1], L.all[k + 2], L.all[k + 3], L.all[k + 4] = 'opening', 'fails', 'token', 'until'
-  return L, 7 + 6 * n
+  L.all[k + 1], L.all[k + 2], L.all[k + 3], L.all[k + 4], L.all[k + 5] = 'opening', 'fails', 'token', 'until', 'class'
+  return L, a + 2 + 6 * n
+end
+
+-- rules answers the limits of all rules of ARGV, by what entries name them, and where in ARGV they end.
+local function rules()
+  local all, a = {}, 6
+  for i = 1, tonumber(ARGV[5]) do all[d(i)], a = limits(a) end
+  return all, a
 end
 
 -- part answers the state of one limit from its four fields, or nil when they are damaged. hd is 0 for a missing one.
@@ -129,6 +139,7 @@ local function load(L, key)
   local n = 4 * #L + 3
   s.opening, s.fails, s.token, s.til = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4])
   if not (s.opening and s.fails and s.token and s.til) then return nil end
+  s.class = v[n + 5] or ''
   return s
 end
 
@@ -355,17 +366,39 @@ local function putLimits(s, L)
   return changed
 end
 
+-- classify notes the tier of the lane's newest event; '' when it has none, or the lane no event. Nothing but the class says
+-- by which limits a lane goes, so the key must not expire before it is taken away.
+local function classify(s, class)
+  if s.class == class then return end
+  s.class, s.exp = class, 0
+  put(s, 'class', class)
+end
+
+-- remember notes a class as classify does, for a key whose state isn't read. A damaged key has none.
+local function remember(key, class, now)
+  local was = redis.pcall('HGET', key, 'class')
+  if type(was) == 'table' or (was or '') == class then return end
+  redis.call('HSET', key, 'class', class, 'exp', d(now + MAX_TTL))
+  redis.call('PEXPIRE', key, d(MAX_TTL / 1000))
+end
+
 -- save writes the limits if they were charged, what was put, and an expiry after which the key would say the same as no
--- key. An expiry is only ever moved later, so what was stored before is covered by it.
+-- key. An expiry is only ever moved later, until the lane's class is taken away: so what was stored before is covered by it.
+-- It is moved even if nothing else is written, since the limits that it was computed for may have been quicker.
 local function save(s, L, now)
-  if not s.dirty and not s.rebased and not s.set then return end
+  local written = s.dirty or s.rebased or s.set
+  if not written and s.exp == 0 then return end
   local changed = (s.dirty or s.rebased) and putLimits(s, L)
   local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til)
+  local class = s.class and s.class ~= ''
   local ttl = 0
-  if s.exp < need or s.exp <= now or changed then
+  if class and s.exp < now + KEEP_CLASS then
+    ttl = MAX_TTL
+  elseif s.exp < need or written and (s.exp <= now or changed) then
     ttl = min(max(need + L.margin, s.exp) - now, MAX_TTL)
-    put(s, 'exp', d(now + ttl))
   end
+  if not written and (ttl == 0 or not class and need <= now) then return end
+  if ttl > 0 then put(s, 'exp', d(now + ttl)) end
   if s.set then redis.call('HSET', s.key, unpack(s.set)) end
   if ttl > 0 then redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000))) end
 end
@@ -376,12 +409,14 @@ local function cost(member)
   return c and tonumber(c) or 1
 end
 
--- look answers in how many microseconds the lane should be looked at next, -1 when nothing waits.
+-- look answers in how many microseconds the lane should be looked at next, -1 when nothing waits. By another class' limits
+-- that can't be told: it is now.
 local function look(s, L, now, lead, lane, retry)
   local t
   local head = redis.call('ZRANGE', lane, '0', '0')[1]
   local back = redis.call('ZRANGE', retry, '0', '0', 'WITHSCORES')
   if not head and not back[1] then return -1 end
+  if s.stranger then return max(0, min(s.closedUntil - now, MAX_LOOK)) end
   if L.mode == 1 then return MAX_LOOK end
   if head then t = wait(s, L, now, cost(head)) - lead end
   if back[1] then

@@ -51,7 +51,7 @@ func storeOn(t *testing.T, rdb redis.UniversalClient, b *bodies, worker string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(rdb, Options{Name: "sluice", Worker: worker, Limit: limit, Bodies: b, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(rdb, Options{Name: "sluice", Worker: worker, Limits: limiter.Fixed(limit), Bodies: b, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func everyShardGrantsItsBurst(t *testing.T, _ place, rdb redis.UniversalClient) 
 
 // grantsBurst takes the burst of 10 and the second's worth of a fresh key, and sees what is said afterwards.
 func grantsBurst(s *Store, key string) error {
-	batch := slices.Repeat([]reservation{{key: key, cost: 1, horizon: time.Second}}, 115)
+	batch := slices.Repeat([]reservation{{key: key, rule: s.rule(key, ""), cost: 1, horizon: time.Second}}, 115)
 	got, err := s.shard(key).runReserve(batch)
 	if err != nil {
 		return err
@@ -256,13 +256,13 @@ func lostStateIsRebuilt(t *testing.T, p place, rdb redis.UniversalClient) {
 
 // rebuilds sees that all state is gone, and opens it anew without a fresh burst.
 func rebuilds(ctx context.Context, s *Store, key string) error {
-	if _, err := s.Reserve(ctx, key, 1, 0); !errors.Is(err, ErrEpoch) {
+	if _, err := s.Reserve(ctx, key, "", 1, 0); !errors.Is(err, ErrEpoch) {
 		return fmt.Errorf("reserve after the loss: %w, want %w", err, ErrEpoch)
 	}
 	if err := s.Open(ctx); err != nil {
 		return fmt.Errorf("open after the loss: %w", err)
 	}
-	d, err := s.Reserve(ctx, key, 1, 0)
+	d, err := s.Reserve(ctx, key, "", 1, 0)
 	if err == nil && d.Verdict != limiter.Park {
 		err = fmt.Errorf("after the loss: %+v, want no fresh burst", d)
 	}
@@ -277,7 +277,7 @@ func flushedScriptsComeBack(t *testing.T, p place, rdb redis.UniversalClient) {
 			t.Fatal(err)
 		}
 		for shard := range limiter.Shards {
-			d, err := s.Reserve(t.Context(), fmt.Sprint(keyOf(shard), "-", i), 1, 0)
+			d, err := s.Reserve(t.Context(), fmt.Sprint(keyOf(shard), "-", i), "", 1, 0)
 			if err != nil || d.Verdict == limiter.Overflow {
 				t.Errorf("shard %d: %+v, %v", shard, d, err)
 			}

@@ -233,19 +233,19 @@ func TestErrorsHaveTheirKind(t *testing.T) {
 		if err := server.Client().Do(t.Context(), test.begin...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.Reserve(t.Context(), keyOf(1), 1, 0)
+		_, err := s.Reserve(t.Context(), keyOf(1), "", 1, 0)
 		if err == nil || errorKind(err) != test.want || s.Healthy() == test.away {
 			t.Errorf("%v: %v is of kind %s, healthy %v", test.begin, err, errorKind(err), s.Healthy())
 		}
 		if err := server.Client().Do(t.Context(), test.end...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Reserve(t.Context(), keyOf(2), 1, 0); err != nil { // so that it isn't the third failure in a row
+		if _, err := s.Reserve(t.Context(), keyOf(2), "", 1, 0); err != nil { // so that it isn't the third failure in a row
 			t.Errorf("after %v: %v", test.end, err)
 		}
 	}
 	for range 10 {
-		if d, err := s.Reserve(t.Context(), keyOf(1), 1, 0); err != nil || d.Verdict != limiter.Go {
+		if d, err := s.Reserve(t.Context(), keyOf(1), "", 1, 0); err != nil || d.Verdict != limiter.Go {
 			t.Errorf("afterwards: %+v, %v, want the whole burst", d, err)
 		}
 	}

@@ -188,16 +188,17 @@ type indexing struct {
 
 func (b *indexing) add(ctx context.Context, ev *pipeline.Event, seq uint64) error {
 	e := storedEntry(ev, seq)
-	b.keys = append(b.keys, b.shard.keys(nil, ev.Key)[1])
-	b.args = append(b.args, limiter.EncodeKey(ev.Key), member(e), e.Order)
-	if len(b.keys) < maxKeys {
+	keys := b.shard.keys(nil, ev.Key)
+	b.keys = append(b.keys, keys[1], keys[0])
+	b.args = append(b.args, limiter.EncodeKey(ev.Key), member(e), e.Order, b.tierOf(ev))
+	if len(b.keys) < 2*maxKeys {
 		return nil
 	}
 	return b.flush(ctx)
 }
 
 func (b *indexing) flush(ctx context.Context) error {
-	v, err := b.epochCall(ctx, b.keys, append([]any{"index", b.name}, b.args...)...)
+	v, err := b.epochCall(ctx, b.keys, append([]any{"index", b.name, bit(b.opt.Tiers)}, b.args...)...)
 	b.keys, b.args = b.keys[:0], b.args[:0]
 	if err == nil && integer(v[0]) == 0 {
 		err = errBuilding

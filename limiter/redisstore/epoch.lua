@@ -1,10 +1,10 @@
 -- epoch opens a shard for a worker, or starts, feeds and ends the rebuild of its index.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane:{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane ratelimit, each :{tag}:<key>
 -- ARGV  1 what  2 now in us (0: Redis' clock)  3 creation time of the lane stream, then for
 --       "open":   4 fresh (1: the caller has made the very first entry of the lane stream: buckets start full)
 --       "build":  4 name of the build (random)
---       "index":  4 name of the build, then per event: key, member, order
+--       "index":  4 name of the build  5 tiers count (1, 0), then per event: key, member, order, tier
 --       "finish": 4 name of the build  5 new id (random)  6 fresh  7 for how long in us what was promised may be kept
 --       "begin":  4 new id (random)  5 fresh, for a limiter without lanes, whose creation time of the lane stream is 0
 -- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
@@ -43,10 +43,11 @@ end
 if e[4] ~= ARGV[4] or e[2] ~= lanes then return {0} end
 if what == 'index' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
-  for i = 1, #KEYS - 2 do
-    local a = 5 + 3 * (i - 1)
-    redis.call('ZADD', KEYS[i + 2], ARGV[a + 2], ARGV[a + 1])
+  for i = 0, (#KEYS - 2) / 2 - 1 do
+    local a = 6 + 4 * i
+    redis.call('ZADD', KEYS[2 * i + 3], ARGV[a + 2], ARGV[a + 1])
     redis.call('ZADD', KEYS[2], 'NX', d(now), ARGV[a])
+    if ARGV[5] == '1' then remember(KEYS[2 * i + 4], ARGV[a + 3], now) end -- the newest event's is the last
   end
 elseif what == 'finish' then
   -- Slots promised before the loss are kept for up to a second: buckets begin to fill when the last of them has passed.

@@ -67,7 +67,7 @@ type backend interface {
 type Fallback struct {
 	store  backend
 	opt    FallbackOptions
-	limits limiter.Limits
+	limits limiter.Resolver
 	worker string
 	log    *slog.Logger
 	count  func(Policy)
@@ -119,12 +119,12 @@ const (
 
 // NewFallback returns a fallback for s. Run has to run.
 func NewFallback(s *Store, opt FallbackOptions) *Fallback {
-	return newFallback(s, opt, s.opt.Limit, s.opt.Worker, s.opt.Log, func(p Policy) {
+	return newFallback(s, opt, s.opt.Limits, s.opt.Worker, s.opt.Log, func(p Policy) {
 		s.metrics.fallback.WithLabelValues(string(p)).Inc()
 	})
 }
 
-func newFallback(s backend, opt FallbackOptions, limits limiter.Limits, worker string, log *slog.Logger,
+func newFallback(s backend, opt FallbackOptions, limits limiter.Resolver, worker string, log *slog.Logger,
 	count func(Policy),
 ) *Fallback {
 	return &Fallback{
@@ -151,11 +151,11 @@ func (f *Fallback) explained(err error) error {
 }
 
 // Reserve asks Redis, or decides by the policy.
-func (f *Fallback) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+func (f *Fallback) Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error) {
 	f.mu.RLock()
 	if f.mode == byRedis {
 		f.mu.RUnlock()
-		d, err := f.store.Reserve(ctx, key, cost, horizon)
+		d, err := f.store.Reserve(ctx, key, tier, cost, horizon)
 		if err == nil && d.Verdict == limiter.Hold {
 			f.promised.add(key, d.At, cost)
 		}
@@ -164,7 +164,7 @@ func (f *Fallback) Reserve(ctx context.Context, key string, cost int64, horizon 
 	defer f.mu.RUnlock()
 	switch f.mode {
 	case byShares, byPolicy:
-		return f.decide(key, cost, horizon), nil
+		return f.decide(key, tier, cost, horizon), nil
 	}
 	return limiter.Decision{}, f.refusal()
 }
@@ -178,18 +178,18 @@ func (f *Fallback) refusal() error {
 }
 
 // decide decides without Redis. The lock is held for reading.
-func (f *Fallback) decide(key string, cost int64, horizon time.Duration) limiter.Decision {
-	now := time.Now()
+func (f *Fallback) decide(key, tier string, cost int64, horizon time.Duration) limiter.Decision {
+	now, limits := time.Now(), f.limits.Resolve(key, tier).Limits
 	switch {
-	case f.limits.Paused():
+	case limits.Paused():
 		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Paused}
-	case cost > f.limits.MaxCost():
+	case cost > limits.MaxCost():
 		return limiter.Decision{Verdict: limiter.Never}
 	}
 	f.parking.Lock()
 	f.seen.decisions++
 	f.parking.Unlock()
-	if f.mode == byPolicy || f.limits.Unlimited() {
+	if f.mode == byPolicy || limits.Unlimited() {
 		f.count(f.opt.Policy)
 		if horizon < 0 { // the key has as many pushes in flight as it may
 			return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled}
@@ -197,7 +197,7 @@ func (f *Fallback) decide(key string, cost int64, horizon time.Duration) limiter
 		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(time.Hour)}
 	}
 	f.count(Local)
-	return f.shares.reserve(key, cost, horizon)
+	return f.shares.reserve(key, tier, cost, horizon)
 }
 
 // Park adds an event to its lane in the index, or remembers to do so while this worker decides without Redis. Should the

@@ -28,16 +28,12 @@ func inOutage(t *testing.T, policy Policy, grace time.Duration, fn func(*outage)
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limits, err := limiter.ParseLimits("10/s burst 10")
-		if err != nil {
-			t.Fatal(err)
-		}
 		s := &standIn{turned: make(chan struct{}, 1), workers: 2}
 		o := &outage{standIn: s, t: t, said: &strings.Builder{}, counts: map[Policy]int{}}
 		o.Fallback = newFallback(s, FallbackOptions{
 			Policy: policy, Grace: grace, Fleet: s,
 			Pause: func() { o.source = "paused" }, Resume: func() { o.source = "" },
-		}, limits, "w0", slog.New(slog.NewTextHandler(o.said, nil)), func(p Policy) { o.counts[p]++ })
+		}, fixed(t, "10/s burst 10"), "w0", slog.New(slog.NewTextHandler(o.said, nil)), func(p Policy) { o.counts[p]++ })
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -53,7 +49,7 @@ func inOutage(t *testing.T, policy Policy, grace time.Duration, fn func(*outage)
 
 // reserve asks for a token and says what came of it.
 func (o *outage) reserve(key string, horizon time.Duration) string {
-	d, err := o.Fallback.Reserve(o.t.Context(), key, 1, horizon)
+	d, err := o.Fallback.Reserve(o.t.Context(), key, "", 1, horizon)
 	_, away := errors.AsType[*pipeline.Away](err)
 	switch {
 	case errors.Is(err, pipeline.ErrElsewhere):
@@ -102,7 +98,7 @@ func TestSharesRuleWhileAllWorkersAreWithoutRedis(t *testing.T) {
 		if o.counts[Local] != 5 || o.counts[Open] != 0 {
 			t.Errorf("decisions counted: %v, want 5", o.counts)
 		}
-		if d, err := o.Fallback.Reserve(t.Context(), "k", 11, 0); err != nil || d.Verdict != limiter.Never {
+		if d, err := o.Fallback.Reserve(t.Context(), "k", "", 11, 0); err != nil || d.Verdict != limiter.Never {
 			t.Errorf("more than the burst: %+v, %v", d, err)
 		}
 	})
@@ -309,7 +305,7 @@ func TestCallsThatFailBeforeTheBreakerOpensWaitForIt(t *testing.T) {
 		o.standIn.mu.Lock()
 		o.standIn.away = true
 		o.standIn.mu.Unlock()
-		_, err := o.Fallback.Reserve(t.Context(), "k", 1, 0)
+		_, err := o.Fallback.Reserve(t.Context(), "k", "", 1, 0)
 		a, ok := errors.AsType[*pipeline.Away](err)
 		if !ok {
 			t.Fatalf("got %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,11 +20,13 @@ func (s *Store) Park(ctx context.Context, r pipeline.ParkRequest) (pipeline.Lane
 
 func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, error) {
 	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 16+6*len(batch)), sh.rule.args...)
-	args = append(args, lead.Microseconds())
-	for _, r := range batch {
+	sh.ruling.RLock()
+	defer sh.ruling.RUnlock()
+	table := newTable(len(batch), func(i int) *rule { return sh.rule(batch[i].Key, batch[i].Tier) })
+	args := append(slices.Grow(table.args, 1+8*len(batch)), lead.Microseconds())
+	for i, r := range batch {
 		keys = sh.laneKeys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), member(r.Entry), r.Entry.Order, bit(r.Counted),
+		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, member(r.Entry), r.Entry.Order, bit(r.Counted),
 			r.After.Microseconds(), r.Sleep.Microseconds())
 	}
 	r, err := sh.run(parkScript, keys, args)
@@ -121,17 +124,48 @@ func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Le
 	return s.shard(r.Key).lease.do(ctx, r)
 }
 
+// maxLeaseCalls is how often a lane is asked for whose class changes between two calls; each takes an event with another tier.
+const maxLeaseCalls = 10
+
 func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
-	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 16+7*len(batch)), sh.rule.args...)
-	args = append(args, lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds(), sh.opt.KeyConcurrency)
-	for _, r := range batch {
+	out := make([]pipeline.Lease, len(batch))
+	todo := make([]int, len(batch))
+	for i := range todo {
+		todo[i] = i
+	}
+	for range maxLeaseCalls {
+		var err error
+		if todo, err = sh.leaseSome(batch, todo, out); err != nil {
+			return nil, err
+		}
+		if len(todo) == 0 {
+			return out, nil
+		}
+	}
+	return nil, fmt.Errorf("redis: the tier of %q changes with every call", batch[todo[0]].Key)
+}
+
+// leaseSome asks for those of the batch with the places todo. It answers the places of those whose lane is of another tier,
+// which stands in the batch now: they are to be asked for again.
+func (sh *shard) leaseSome(batch []pipeline.LeaseRequest, todo []int, out []pipeline.Lease) (again []int, err error) {
+	keys := append(make([]string, 0, 2+5*len(todo)), sh.epochKey, sh.dueKey)
+	sh.ruling.RLock()
+	defer sh.ruling.RUnlock()
+	ruleOf := make([]*rule, len(todo))
+	for i, place := range todo {
+		ruleOf[i] = sh.rule(batch[place].Key, batch[place].Tier)
+	}
+	table := newTable(len(todo), func(i int) *rule { return ruleOf[i] })
+	args := append(slices.Grow(table.args, 4+9*len(todo)), lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds(),
+		sh.opt.KeyConcurrency)
+	for i, place := range todo {
+		r := batch[place]
 		upTo := int64(-1)
 		if r.Ordered {
 			upTo = int64(r.UpTo)
 		}
 		keys = sh.laneKeys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), r.Token, r.Max,
+		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, r.Token, r.Max,
 			r.Horizon.Microseconds(), min(r.Notice, r.Horizon).Microseconds(), upTo, r.Stray)
 	}
 	begun := time.Now()
@@ -139,19 +173,26 @@ func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, erro
 	if err != nil {
 		return nil, err
 	}
-	out := make([]pipeline.Lease, len(batch))
-	allowance := sh.allowance()
-	for i := range out {
-		if out[i], err = sh.readLease(r, i, allowance); err != nil {
+	for i, place := range todo {
+		v, _ := r.values[i].([]any)
+		switch integer(v[0]) {
+		case otherClass:
+			batch[place].Tier, _ = v[4].(string)
+			again = append(again, place)
+			continue
+		case -1:
+			sh.damaged(batch[place].Key)
+		}
+		if out[place], err = sh.readLease(r, i, ruleOf[i].allowance()); err != nil {
 			return nil, err
 		}
-		out[i].Until = begun.Add(leaseTime)
-		if integer(r.values[i].([]any)[0]) < 0 {
-			sh.damaged(batch[i].Key)
-		}
+		out[place].Tier, out[place].Until = batch[place].Tier, begun.Add(leaseTime)
 	}
-	return out, nil
+	return again, nil
 }
+
+// otherClass is the answer of the script to who takes a lane for one of another class.
+const otherClass = 4
 
 func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Lease, error) {
 	v, _ := r.values[i].([]any)
@@ -191,11 +232,13 @@ func (s *Store) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeline.
 
 func (sh *shard) runSettle(batch []pipeline.SettleRequest) ([]settled, error) {
 	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
-	args := append(make([]any, 0, 16+11*len(batch)), sh.rule.args...)
-	args = append(args, lead.Microseconds(), leaseTime.Microseconds())
-	for _, r := range batch {
+	sh.ruling.RLock()
+	defer sh.ruling.RUnlock()
+	table := newTable(len(batch), func(i int) *rule { return sh.rule(batch[i].Key, batch[i].Tier) })
+	args := append(slices.Grow(table.args, 2+13*len(batch)), lead.Microseconds(), leaseTime.Microseconds())
+	for i, r := range batch {
 		keys = sh.laneKeys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
+		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
 			len(r.Events))
 		for _, e := range r.Events {
 			args = append(args, member(e.Was), bit(e.Fate == pipeline.Back), member(e.Now), e.Now.Order,

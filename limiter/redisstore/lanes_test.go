@@ -267,7 +267,7 @@ func TestFailingReceiverIsProbedByOneEvent(t *testing.T) {
 	if got := leaseOf(t, r.Store, "k", 0, 10); len(got.Events) != 0 {
 		t.Fatalf("leased %v while the receiver is away", seqs(got))
 	}
-	if d, err := r.Reserve(t.Context(), "k", 1, 0); err != nil || d.Reason != limiter.Cooling {
+	if d, err := r.Reserve(t.Context(), "k", "", 1, 0); err != nil || d.Reason != limiter.Cooling {
 		t.Errorf("a new event: %+v, %v, want it parked as cooling", d, err)
 	}
 	r.at(3_000_000)
@@ -342,7 +342,7 @@ func TestEveryCallIsRefusedUnderAnotherEpochAndWritesNothing(t *testing.T) {
 	r.rdb.FlushAll(t.Context())
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"reserve": func() error { _, err := r.Reserve(ctx, "k", 1, 0); return err },
+		"reserve": func() error { _, err := r.Reserve(ctx, "k", "", 1, 0); return err },
 		"park":    func() error { _, err := r.Park(ctx, pipeline.ParkRequest{Key: "k"}); return err },
 		"lease":   func() error { _, err := r.Lease(ctx, pipeline.LeaseRequest{Key: "k"}); return err },
 		"settle":  func() error { _, err := r.Settle(ctx, pipeline.SettleRequest{Key: "k"}); return err },
@@ -435,7 +435,7 @@ func TestFirstStartIsFreshForAllWorkers(t *testing.T) {
 	for i, s := range []*Store{r.Store, two} {
 		key := fmt.Sprintf("k%d", i)
 		for range 20 {
-			if d, err := s.Reserve(t.Context(), key, 1, 0); err != nil || d.Verdict != limiter.Go {
+			if d, err := s.Reserve(t.Context(), key, "", 1, 0); err != nil || d.Verdict != limiter.Go {
 				t.Fatalf("%+v, %v: a bucket isn't full at the very first start", d, err)
 			}
 		}

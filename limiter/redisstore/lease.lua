@@ -1,12 +1,14 @@
 -- lease gives one worker the right to push the next events of lanes and books their slots.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
 --       lead us, holder, lease us, events of a key that may be leased at a time over all workers (0: any),
---       then per entry: key, token of the lease held (0: a new one), most events, horizon us, notice us: no slot is
---       sooner than that, the place in the source up to which events may go (-1: any), the place of one that may go as well
+--       then per entry: key, its rule, its class, token of the lease held (0: a new one), most events, horizon us, notice us:
+--       no slot is sooner than that, the place in the source up to which events may go (-1: any), the place of one that may
+--       go as well
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
---       {code (0 asked, 2 held by another, 3 the lease has passed to another, -1 damaged), token (0: not granted),
+--       {code (0 asked, 2 held by another, 3 the lease has passed to another, 4 the lane is of another class, which
+--       stands in the fifth place: nothing was changed, -1 damaged), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
 --       then per event: member, order, us until its slot (-1: it takes no tokens and is to be
 --       dropped, because its time is over or, with a "!" before the name, because a newer one of its name waits)}}
@@ -14,11 +16,12 @@
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 0 10 1000000 0 -1 0
+-- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 1 '' 0 10 1000000 0 -1 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local L, a = limits()
+local all, a = rules()
+local L -- of the entry
 local lead, holder, ttl, together = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
@@ -84,10 +87,11 @@ local function fill(s, out, lane, busy, retry, collapse, most, horizon, notice, 
 end
 
 for i = 0, (#KEYS - 2) / 5 - 1 do
-  local e = a + 4 + 7 * i
-  local key, token, most = ARGV[e], tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2])
-  local horizon, notice = tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
-  local upTo, stray = tonumber(ARGV[e + 5]), tonumber(ARGV[e + 6])
+  local e = a + 4 + 9 * i
+  local key, class, token, most = ARGV[e], ARGV[e + 2], tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
+  local horizon, notice = tonumber(ARGV[e + 5]), tonumber(ARGV[e + 6])
+  local upTo, stray = tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8])
+  L = all[ARGV[e + 1]]
   local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
   local s = load(L, KEYS[5 * i + 3])
   local out
@@ -99,6 +103,8 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
   elseif token == 0 and s.til > now and redis.call('HGET', KEYS[5 * i + 3], 'holder') ~= holder then
     out = {2, 0, redis.call('ZCARD', lane), s.til - now, 0}
     redis.call('ZADD', KEYS[2], d(s.til), key)
+  elseif s.class ~= class then
+    out = {4, 0, 0, 0, s.class}
   else
     if token == 0 then
       give(busy, lane)
@@ -123,6 +129,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
         redis.call('ZADD', KEYS[2], d(now + next), key)
       else
         redis.call('ZREM', KEYS[2], key)
+        classify(s, '')
       end
     end
     save(s, L, now)

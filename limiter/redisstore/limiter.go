@@ -42,12 +42,11 @@ func NewLimiter(rdb redis.UniversalClient, limits limiter.Limits, opt LimiterOpt
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s, err := New(rdb, Options{Name: cmp.Or(opt.Name, "limiter"), Limit: limits, Log: log, Registry: opt.Registry})
+	s, err := New(rdb, Options{Name: cmp.Or(opt.Name, "limiter"), Limits: limiter.Fixed(limits), Log: log, Registry: opt.Registry})
 	if err != nil {
 		return nil, err
 	}
 	s.alone = true
-	s.rule.each = 0 // what is refused doesn't queue
 	return &Limiter{s}, nil
 }
 
@@ -59,11 +58,11 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int64, horizon t
 	if key == "" || len(key) > limiter.MaxKey {
 		return limiter.Decision{}, fmt.Errorf("a key has 1 to %d bytes, not %d", limiter.MaxKey, len(key))
 	}
-	if l.store.rule.unlimited { // nothing to ask
+	if rule := l.store.rule(key, ""); rule.unlimited { // nothing to ask
 		now := time.Now()
-		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(l.store.allowance()), Remaining: math.MaxInt64}, nil
+		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(rule.allowance()), Remaining: math.MaxInt64}, nil
 	}
-	d, err := l.store.Reserve(ctx, key, max(1, cost), horizon)
+	d, err := l.store.Reserve(ctx, key, "", max(1, cost), horizon)
 	if d.Verdict == limiter.Overflow { // no lane has room
 		d.Verdict = limiter.Park
 	}
@@ -71,7 +70,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int64, horizon t
 }
 
 // Limits are those of every key. They must not be changed.
-func (l *Limiter) Limits(string) limiter.Limits { return l.store.opt.Limit }
+func (l *Limiter) Limits(key string) limiter.Limits { return l.store.rule(key, "").ruling.Limits }
 
 // begin learns the epoch of all shards, and lets one begin where there is none. What one shard has lost, all have: the
 // sooner that is seen by a process that knew them, the smaller is the chance that one that has just started begins them, as

@@ -176,7 +176,7 @@ func TestLimiterKeepsAwayFromThePipelinesState(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "10/s")
 	r.ask("k", 1, 0)
-	limits := r.opt.Limit
+	limits := r.opt.Limits.Resolve("", "").Limits
 	l, err := NewLimiter(r.rdb, limits, LimiterOptions{Name: "sluice"})
 	if err != nil {
 		t.Fatal(err)

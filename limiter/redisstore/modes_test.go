@@ -128,14 +128,14 @@ func slotMoves(t *testing.T, p place, cluster *testenv.ClusterServers, rdb redis
 		to = 2
 	}
 	cluster.Move(slot, to, func() {
-		if _, err := s.Reserve(t.Context(), key, 1, 0); err == nil || errorKind(err) != "unavailable" {
+		if _, err := s.Reserve(t.Context(), key, "", 1, 0); err == nil || errorKind(err) != "unavailable" {
 			t.Errorf("a reservation amid the move: %v, want that it can't be now", err)
 		}
-		if d, err := s.Reserve(t.Context(), keyOf(4), 1, 0); err != nil || d.Verdict != limiter.Go {
+		if d, err := s.Reserve(t.Context(), keyOf(4), "", 1, 0); err != nil || d.Verdict != limiter.Go {
 			t.Errorf("a reservation of another slot: %+v, %v", d, err)
 		}
 	})
-	d, err := s.Reserve(t.Context(), key, 1, 0)
+	d, err := s.Reserve(t.Context(), key, "", 1, 0)
 	if err != nil || d.Verdict != limiter.Park {
 		t.Errorf("after the move: %+v, %v, want the key as it was", d, err)
 	}
@@ -156,23 +156,23 @@ func nodeComesBackEmpty(t *testing.T, p place, cluster *testenv.ClusterServers, 
 	}
 	node.Kill()
 	for _, shard := range kept {
-		if d, err := s.Reserve(t.Context(), keyOf(shard), 1, 0); err != nil || d.Verdict != limiter.Go {
+		if d, err := s.Reserve(t.Context(), keyOf(shard), "", 1, 0); err != nil || d.Verdict != limiter.Go {
 			t.Errorf("shard %d while another node is away: %+v, %v", shard, d, err)
 		}
 	}
-	if _, err := s.Reserve(t.Context(), keyOf(gone[0]), 1, 0); err == nil || !away(err) {
+	if _, err := s.Reserve(t.Context(), keyOf(gone[0]), "", 1, 0); err == nil || !away(err) {
 		t.Errorf("a reservation at the dead node: %v, want it away", err)
 	}
 	node.Start()
 	until(t, func() error {
-		if _, err := s.Reserve(t.Context(), keyOf(gone[0]), 1, 0); !errors.Is(err, ErrEpoch) {
+		if _, err := s.Reserve(t.Context(), keyOf(gone[0]), "", 1, 0); !errors.Is(err, ErrEpoch) {
 			return fmt.Errorf("reserve: %w, want %w", err, ErrEpoch)
 		}
 		return nil
 	})
 	reopen(t, s)
 	for _, shard := range gone {
-		if d, err := s.Reserve(t.Context(), keyOf(shard), 1, 0); err != nil || d.Verdict != limiter.Park {
+		if d, err := s.Reserve(t.Context(), keyOf(shard), "", 1, 0); err != nil || d.Verdict != limiter.Park {
 			t.Errorf("shard %d after the loss: %+v, %v, want no fresh burst", shard, d, err)
 		}
 	}
@@ -190,7 +190,7 @@ func nodeIsReplaced(t *testing.T, p place, cluster *testenv.ClusterServers, rdb 
 	cluster.Replace(2, 0)
 	start := time.Now()
 	until(t, func() error {
-		if _, err := s.Reserve(t.Context(), keyOf(shard), 1, 0); !errors.Is(err, ErrEpoch) {
+		if _, err := s.Reserve(t.Context(), keyOf(shard), "", 1, 0); !errors.Is(err, ErrEpoch) {
 			return fmt.Errorf("reserve: %w, want %w", err, ErrEpoch)
 		}
 		return nil
@@ -220,7 +220,7 @@ func TestSentinelConformsAndSurvivesAFailover(t *testing.T) {
 		granted := 0
 		for range 30 {
 			until(t, func() error {
-				d, err := s.Reserve(t.Context(), keyOf(shard), 1, 0)
+				d, err := s.Reserve(t.Context(), keyOf(shard), "", 1, 0)
 				if errors.Is(err, ErrEpoch) {
 					err = errors.Join(err, s.Open(t.Context()))
 				}

@@ -12,8 +12,9 @@ import (
 func (r *rig) leaseSlots(key string, most int64, notice time.Duration) (at []time.Time) {
 	r.t.Helper()
 	sh := r.shard(key)
-	args := append(append([]any{}, r.rule.args...), lead.Microseconds(), "me", leaseTime.Microseconds(), 0,
-		key, 0, most, time.Second.Microseconds(), notice.Microseconds(), -1, 0)
+	args, place := r.ruled(key)
+	args = append(args, lead.Microseconds(), "me", leaseTime.Microseconds(), 0,
+		key, place, "", 0, most, time.Second.Microseconds(), notice.Microseconds(), -1, 0)
 	rep, err := sh.run(leaseScript, sh.laneKeys([]string{sh.epochKey, sh.dueKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)

@@ -120,7 +120,7 @@ func (f *Fallback) share(workers []string) {
 	now := time.Now()
 	if f.shares == nil {
 		f.mu.Lock()
-		f.shares = newShares(f.classes(), minAllowance, f.worker, now, f.promised.after(now))
+		f.shares = newShares(f.limits, minAllowance, f.worker, now, f.promised.after(now))
 		f.mu.Unlock()
 	}
 	if f.mode != byShares {
@@ -129,19 +129,6 @@ func (f *Fallback) share(workers []string) {
 		f.shares.share(now, workers)
 	}
 	f.set(byShares)
-}
-
-// classes are the limits in the arithmetic's terms; none when nothing is counted.
-func (f *Fallback) classes() (classes []limiter.Class) {
-	if f.limits.Unlimited() || f.limits.Paused() {
-		return nil
-	}
-	for _, l := range f.limits {
-		if c, err := l.Class(); err == nil { // New has found no error
-			classes = append(classes, c)
-		}
-	}
-	return classes
 }
 
 // set changes the mode, and tells all who wait for that. It is called by Run only.

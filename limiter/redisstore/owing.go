@@ -16,8 +16,11 @@ func (s *Store) charge(debts []debt) error {
 		byShard[sh] = append(byShard[sh], d)
 	}
 	return eachShard(byShard, func(sh *shard, debts []debt) error {
-		keys, args := []string{sh.epochKey}, append([]any(nil), sh.rule.args...)
-		for _, d := range debts {
+		keys := []string{sh.epochKey}
+		table := newTable(len(debts), func(i int) *rule { return sh.rules.by(debts[i].ruling) })
+		args := table.args
+		for i, d := range debts {
+			args = append(args, table.places[i])
 			keys = append(keys, sh.keys(nil, d.key)[0])
 			for _, n := range d.tokens {
 				args = append(args, n)

@@ -1,27 +1,27 @@
 -- park adds events, whose bodies are stored, to their lanes.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry collapse, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
 --       lead us: how long before its slot a lane is looked at
---       then per event: key, member, order, counted (1: reserve counted it), after us (own due time, 0: none),
+--       then per event: key, its rule, its class (tier), member, order, counted (1: reserve counted it), after us (own due time, 0: none),
 --       sleep us (the receiver is away for so long, 0: it isn't)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per event: events waiting, us until the
 --       lane's next look (-1: whoever holds its lease looks), the member of its name that is to be dropped ('': none)}
 -- Invariant: repeating a call changes nothing; an event that is leased stays leased; of those of one name that wait, all
 --       but the newest are to be dropped.
 --
--- cat common.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 100000 k 7 7 0 0 0
+-- cat common.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 k 1 '' 7 7 0 0 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local L, a = limits()
+local all, a = rules()
 local lead = tonumber(ARGV[a])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
 for i = 0, (#KEYS - 2) / 5 - 1 do
-  local e = a + 1 + 6 * i
-  local key, member, order = ARGV[e], ARGV[e + 1], ARGV[e + 2]
-  local counted, after, away = ARGV[e + 3] == '1', tonumber(ARGV[e + 4]), tonumber(ARGV[e + 5])
+  local e = a + 1 + 8 * i
+  local key, L, member, order = ARGV[e], all[ARGV[e + 1]], ARGV[e + 3], ARGV[e + 4]
+  local counted, after, away = ARGV[e + 5] == '1', tonumber(ARGV[e + 6]), tonumber(ARGV[e + 7])
   local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
   local s = load(L, KEYS[5 * i + 3])
 
@@ -40,6 +40,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
       put(s, 'opening', d(s.opening))
     end
     if away > 0 then sleep(s, now, away) end
+    classify(s, ARGV[e + 2])
     save(s, L, now)
     next = s.til > now and -1 or look(s, L, now, lead, lane, retry)
   end

@@ -114,6 +114,7 @@ type verification struct {
 // stored is an event whose body is in the lane stream.
 type stored struct {
 	key   string
+	tier  string
 	entry pipeline.Entry
 }
 
@@ -138,7 +139,7 @@ func (v *verification) begin() (free bool, err error) {
 }
 
 func (v *verification) add(ev *pipeline.Event, seq uint64) error {
-	v.events = append(v.events, stored{ev.Key, storedEntry(ev, seq)})
+	v.events = append(v.events, stored{ev.Key, v.tierOf(ev), storedEntry(ev, seq)})
 	if len(v.events) < maxKeys {
 		return nil
 	}
@@ -184,11 +185,11 @@ func (v *verification) flush(lock time.Duration, upTo uint64) error {
 
 // call runs the script and answers which of the events had no place.
 func (v *verification) call(events []stored, lock time.Duration, upTo int64, add bool) (missing []int64, err error) {
-	keys := append(make([]string, 0, 2+3*len(events)), v.epochKey, v.dueKey)
-	args := append(make([]any, 0, 4+4*len(events)), v.opt.Worker, lock.Microseconds(), upTo, bit(add))
+	keys := append(make([]string, 0, 2+4*len(events)), v.epochKey, v.dueKey)
+	args := append(make([]any, 0, 4+5*len(events)), v.opt.Worker, lock.Microseconds(), upTo, bit(add))
 	for _, ev := range events {
-		keys = append(keys, v.keys(nil, ev.key)[1:]...)
-		args = append(args, limiter.EncodeKey(ev.key), ev.entry.Seq, member(ev.entry), ev.entry.Order)
+		keys = v.keys(keys, ev.key)
+		args = append(args, limiter.EncodeKey(ev.key), ev.entry.Seq, member(ev.entry), ev.entry.Order, ev.tier)
 	}
 	r, err := v.run(verifyScript, keys, args)
 	if err != nil {
@@ -204,6 +205,14 @@ func (v *verification) call(events []stored, lock time.Duration, upTo int64, add
 		missing = append(missing, integer(place)-1)
 	}
 	return missing, nil
+}
+
+// tierOf is the tier of a stored event, if that counts.
+func (s *Store) tierOf(ev *pipeline.Event) string {
+	if !s.opt.Tiers {
+		return ""
+	}
+	return pipeline.TierOf(ev.Header)
 }
 
 // storedEntry is the place that a stored body has in the index as long as the index knows nothing newer.

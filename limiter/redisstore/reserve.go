@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"sluice/limiter"
@@ -11,21 +12,23 @@ import (
 
 type reservation struct {
 	key     string
+	rule    *rule
 	cost    int64
 	horizon time.Duration
 }
 
-// Reserve asks for cost tokens of key, at a slot at most horizon (1 s at most) ahead; a horizon below 0 takes none and asks
+// Reserve asks for cost tokens of key for an event in a tier ("": none), at a slot at most horizon (1 s at most) ahead; a horizon below 0 takes none and asks
 // only where the event waits. An error says nothing about whether tokens were taken: asking again may waste some, never
 // exceed the limit.
-func (s *Store) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
-	if cost > s.rule.maxCost {
+func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	rule := s.rule(key, tier)
+	if cost > rule.maxCost {
 		return limiter.Decision{Verdict: limiter.Never}, nil
 	}
 	if s.opt.MaxWait > 0 {
 		horizon = min(horizon, s.opt.MaxWait)
 	}
-	return s.shard(key).reserve.do(ctx, reservation{key, cost, min(horizon, time.Second)})
+	return s.shard(key).reserve.do(ctx, reservation{key, rule, cost, min(horizon, time.Second)})
 }
 
 // group is the equal reservations in a batch, in the order of asking.
@@ -68,15 +71,15 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	case sh.opt.KeyMaxWaiting > 0:
 		waiting = sh.opt.KeyMaxWaiting
 	}
-	args := append(make([]any, 0, 16+3*len(groups)), sh.rule.args...)
-	args = append(args, waiting)
-	for _, g := range groups {
+	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
+	args := append(slices.Grow(table.args, 1+4*len(groups)), waiting)
+	for i, g := range groups {
 		keys = sh.keys(keys, g.key)
 		horizon := int64(-1)
 		if g.horizon >= 0 {
 			horizon = g.horizon.Microseconds()
 		}
-		args = append(args, len(g.members), g.cost, horizon)
+		args = append(args, table.places[i], len(g.members), g.cost, horizon)
 	}
 	sh.metrics.keys.Observe(float64(len(groups)))
 	r, err := sh.run(reserveScript, keys, args)
@@ -88,15 +91,18 @@ func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
 	if err != nil {
 		return err
 	}
-	allowance := sh.allowance()
 	for i, g := range groups {
 		a := readAnswer(r.values[i])
 		if a.code < 0 {
 			sh.damaged(g.key)
 		}
+		each := g.rule.each
+		if sh.alone { // what is refused doesn't queue
+			each = 0
+		}
 		for n, member := range g.members {
-			out[member] = a.decide(int64(n), g.cost, r, sh.rule.each, allowance)
-			if sh.rule.unlimited {
+			out[member] = a.decide(int64(n), g.cost, r, each, g.rule.allowance())
+			if g.rule.unlimited {
 				out[member].Remaining = math.MaxInt64
 			}
 		}

@@ -1,9 +1,9 @@
 -- reserve takes tokens for new events, now or at a slot within the horizon, or says that they have to wait.
 --
 -- KEYS  1 epoch:{tag}; then per entry: ratelimit:{tag}:<key> lane:{tag}:<key> busy:{tag}:<key> retry:{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
---       most events of a key that wait (-1: any), then per entry: n, the number of events; cost, the tokens of each;
---       horizon us (-1: grant nothing)
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
+--       most events of a key that wait (-1: any), then per entry: its rule; n, the number of events; cost, the
+--       tokens of each; horizon us (-1: grant nothing)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
 --       one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that limit's
@@ -12,11 +12,12 @@
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --
--- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 -1 1 1 1000000
+-- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 -1 1 1 1 1000000
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local L, a = limits()
+local all, a = rules()
+local L -- of the entry
 local maxWaiting = tonumber(ARGV[a])
 local reply = {0, now, 0}
 local wrote = false
@@ -89,7 +90,9 @@ local function entry(s, n, price, horizon, lane, busy, retry)
 end
 
 for i = 0, (#KEYS - 1) / 4 - 1 do
-  local n, price, horizon = tonumber(ARGV[a + 1 + 3 * i]), tonumber(ARGV[a + 2 + 3 * i]), tonumber(ARGV[a + 3 + 3 * i])
+  local e = a + 1 + 4 * i
+  local n, price, horizon = tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3])
+  L = all[ARGV[e]]
   local s = level(L, KEYS[4 * i + 2], now)
   reply[4 + i] = s and entry(s, n, price, horizon, KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]) or {-1, 0, n, -1, 0, 0, 0, 0}
 end

@@ -14,7 +14,7 @@ import (
 func TestMissingKeyAfterALossIsNoFreshBurst(t *testing.T) {
 	r := newRig(t, "10/s burst 100")
 	r.rdb.FlushAll(t.Context())
-	if _, err := r.Reserve(t.Context(), "k", 1, 0); err != ErrEpoch {
+	if _, err := r.Reserve(t.Context(), "k", "", 1, 0); err != ErrEpoch {
 		t.Fatalf("reserve after the loss: %v, want %v", err, ErrEpoch)
 	}
 	if err := r.Open(t.Context()); err != nil {
@@ -45,7 +45,7 @@ func TestConcurrentClientsNeverExceedTheLimitAndWasteNothing(t *testing.T) {
 		other.lost = nil
 		wg.Go(func() {
 			for time.Now().Before(stop) {
-				d, err := other.Reserve(t.Context(), "k", 1, 0)
+				d, err := other.Reserve(t.Context(), "k", "", 1, 0)
 				if err != nil {
 					t.Error(err)
 					return
@@ -76,7 +76,7 @@ func TestReserveCollectsCallsOfOneShard(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 500 {
 		wg.Go(func() {
-			if _, err := r.Reserve(t.Context(), "k", 1, 0); err != nil {
+			if _, err := r.Reserve(t.Context(), "k", "", 1, 0); err != nil {
 				t.Error(err)
 			}
 		})
@@ -102,7 +102,7 @@ func TestBookedSlotsAreHeldAndTheRestParked(t *testing.T) {
 	r := newRig(t, "10/s burst 2")
 	var batch []reservation
 	for range 15 {
-		batch = append(batch, reservation{key: "k", cost: 1, horizon: time.Second})
+		batch = append(batch, reservation{key: "k", rule: r.rule("k", ""), cost: 1, horizon: time.Second})
 	}
 	got, err := r.shard("k").runReserve(batch)
 	if err != nil {
@@ -120,21 +120,22 @@ func TestBookedSlotsAreHeldAndTheRestParked(t *testing.T) {
 	}
 	// Newer events must not pass those that are on their way into the lane.
 	r.at(1_500_000)
-	if d, _ := r.Reserve(t.Context(), "k", 1, time.Second); d.Verdict != limiter.Park || d.Reason != limiter.LaneAhead {
+	if d, _ := r.Reserve(t.Context(), "k", "", 1, time.Second); d.Verdict != limiter.Park || d.Reason != limiter.LaneAhead {
 		t.Errorf("a newer event got %+v, want it parked behind", d)
 	}
 	r.at(4_000_000)
-	if d, _ := r.Reserve(t.Context(), "k", 1, time.Second); d.Verdict != limiter.Go {
+	if d, _ := r.Reserve(t.Context(), "k", "", 1, time.Second); d.Verdict != limiter.Go {
 		t.Errorf("long after the parks were expected: %+v, want go", d)
 	}
 }
 
 func TestLongestWaitLetsExactlyTheExcessOverflow(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
-	r.rule.args[len(r.rule.args)-1] = 30 // tokens in three seconds
+	args := r.rule("", "").args
+	args[len(args)-1] = 30 // tokens in three seconds
 	var batch []reservation
 	for range 100 {
-		batch = append(batch, reservation{key: "k", cost: 1})
+		batch = append(batch, reservation{key: "k", rule: r.rule("k", ""), cost: 1})
 	}
 	got, err := r.shard("k").runReserve(batch)
 	if err != nil {
@@ -152,12 +153,12 @@ func TestLongestWaitLetsExactlyTheExcessOverflow(t *testing.T) {
 // A key's hash may hold its lane's fields before its first token is taken.
 func TestFirstTokenOfAKeyWhoseLaneCameFirst(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
-	if _, err := r.Reserve(t.Context(), "k", 1, -1); err != nil { // opens the key
+	if _, err := r.Reserve(t.Context(), "k", "", 1, -1); err != nil { // opens the key
 		t.Fatal(err)
 	}
 	r.at(3_000_000)
 	for range 2 {
-		if d, err := r.Reserve(t.Context(), "k", 1, 0); err != nil || d.Verdict != limiter.Go {
+		if d, err := r.Reserve(t.Context(), "k", "", 1, 0); err != nil || d.Verdict != limiter.Go {
 			t.Fatalf("%+v, %v, want go; the hash is %v", d, err, r.hash("k"))
 		}
 	}
@@ -165,7 +166,7 @@ func TestFirstTokenOfAKeyWhoseLaneCameFirst(t *testing.T) {
 
 func TestReservationWithoutHorizonTakesNothing(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
-	d, err := r.Reserve(t.Context(), "k", 1, -1)
+	d, err := r.Reserve(t.Context(), "k", "", 1, -1)
 	if err != nil || d.Verdict != limiter.Park || d.Reason != limiter.Throttled || !d.Counted {
 		t.Errorf("%+v, %v, want parked", d, err)
 	}
@@ -176,12 +177,12 @@ func TestReservationWithoutHorizonTakesNothing(t *testing.T) {
 
 func TestPausedAndUnlimited(t *testing.T) {
 	r := newRig(t, "0")
-	if d, err := r.Reserve(t.Context(), "k", 1, time.Second); err != nil || d.Verdict != limiter.Park || d.Reason != limiter.Paused {
+	if d, err := r.Reserve(t.Context(), "k", "", 1, time.Second); err != nil || d.Verdict != limiter.Park || d.Reason != limiter.Paused {
 		t.Errorf("limit 0: %+v, %v, want parked as paused", d, err)
 	}
 	free := r.worker("free", "unlimited")
 	for range 100 {
-		if d, err := free.Reserve(t.Context(), "other", 1_000_000, 0); err != nil || d.Verdict != limiter.Go {
+		if d, err := free.Reserve(t.Context(), "other", "", 1_000_000, 0); err != nil || d.Verdict != limiter.Go {
 			t.Fatalf("unlimited: %+v, %v, want go", d, err)
 		}
 	}
@@ -191,7 +192,7 @@ func TestEveryLimiterKeyExpires(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
 	r.now = 0
 	for i := range 50 {
-		if _, err := r.Reserve(t.Context(), fmt.Sprintf("k%d", i), 1+int64(i%20), time.Second); err != nil {
+		if _, err := r.Reserve(t.Context(), fmt.Sprintf("k%d", i), "", 1+int64(i%20), time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,13 +212,13 @@ func TestTokenIsAsOldAsItsScript(t *testing.T) {
 	r := newRig(t, "1000/s burst 10")
 	r.now = 0
 	for range 10 {
-		if _, err := r.Reserve(t.Context(), "quick", 1, 0); err != nil {
+		if _, err := r.Reserve(t.Context(), "quick", "", 1, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.server.Pause()
 	time.AfterFunc(300*time.Millisecond, r.server.Resume)
-	d, err := r.Reserve(t.Context(), "slow", 1, 0)
+	d, err := r.Reserve(t.Context(), "slow", "", 1, 0)
 	if late := time.Until(d.Stale); err != nil || d.Verdict != limiter.Go || late < 0 || late > minAllowance {
 		t.Errorf("after a call of 300 ms: %+v, %v, stale in %s", d, err, late)
 	}

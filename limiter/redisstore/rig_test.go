@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -78,7 +77,7 @@ func (r *rig) worker(name, limit string) *Store {
 		r.t.Fatal(err)
 	}
 	s, err := New(r.rdb, Options{
-		Name: "sluice", Worker: name, Limit: l, Bodies: r.bodies,
+		Name: "sluice", Worker: name, Limits: limiter.Fixed(l), Bodies: r.bodies,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1})),
 	})
 	if err != nil {
@@ -96,14 +95,29 @@ func (r *rig) at(t int64) { r.now = start + t }
 
 // use replaces the limit by exact arithmetic values.
 func (r *rig) use(c limiter.Class) {
-	r.rule.args = append(r.rule.args[:2:2], modeCounted, 1, "", int(c.Kind), c.Num, c.Den, c.Burst, -1)
+	changed := *r.rule("", "")
+	changed.args = []any{modeCounted, 1, "", int(c.Kind), c.Num, c.Den, c.Burst, -1}
+	r.setRule(&changed)
+}
+
+// setRule replaces the one rule there is.
+func (r *rig) setRule(only *rule) {
+	r.rules.recent = map[*limiter.Ruling]*rule{only.ruling: only}
+	r.rules.last.Store(only)
+}
+
+// ruled are the arguments of a script for one entry of key up to its own, and the place of its rule.
+func (r *rig) ruled(key string) (args []any, place int) {
+	table := newTable(1, func(int) *rule { return r.rule(key, "") })
+	return table.args, table.places[0]
 }
 
 // ask asks for n events of one token each and returns the raw answer; nothing is parked.
 func (r *rig) ask(key string, n int64, horizon int64) answer {
 	r.t.Helper()
 	sh := r.shard(key)
-	args := append(slices.Clone(r.rule.args), 0, n, 1, horizon)
+	args, place := r.ruled(key)
+	args = append(args, 0, place, n, 1, horizon)
 	rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)

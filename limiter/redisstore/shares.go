@@ -17,7 +17,7 @@ import (
 // only: which, the workers draw by the key's name, each on its own with the same result. A sliding limit is dealt out by its
 // events, evenly spaced, since nobody knows when those before were.
 type shares struct {
-	limits    []limiter.Class
+	limits    limiter.Resolver
 	allowance time.Duration
 	self      uint64
 	start     time.Time // the 0 of all times below, in nanoseconds
@@ -37,10 +37,31 @@ type team struct {
 
 // share is one key's.
 type share struct {
+	ruling *limiter.Ruling
+	limits []counted // of the ruling
+
 	team  int     // which one parts is for
 	parts []part  // of the limits
 	empty []int64 // of each limit: when its level is 0
 	spent int64   // tokens, not charged to Redis yet
+}
+
+// counted is a limit with the name that its state goes by.
+type counted struct {
+	limiter.Class
+	name string
+}
+
+func countedBy(limits limiter.Limits) []counted {
+	all := make([]counted, 0, len(limits))
+	for _, l := range limits {
+		c, err := l.Class()
+		if err != nil {
+			c = limiter.Class{} // nothing passes
+		}
+		all = append(all, counted{c, l.Name()})
+	}
+	return all
 }
 
 // part is what one worker has of a limit: burst tokens at most, one each every nanoseconds. No burst: nothing.
@@ -52,7 +73,7 @@ type part struct {
 const longest = 1 << 61
 
 // newShares begins at start. debts are the tokens that this worker has promised for later, by key.
-func newShares(limits []limiter.Class, allowance time.Duration, self string, start time.Time, debts map[string]int64) *shares {
+func newShares(limits limiter.Resolver, allowance time.Duration, self string, start time.Time, debts map[string]int64) *shares {
 	return &shares{
 		limits: limits, allowance: allowance, self: hash(self), start: start,
 		debts: debts, keys: map[string]*share{},
@@ -82,11 +103,11 @@ func (s *shares) share(now time.Time, workers []string) {
 }
 
 // reserve is Limiter's Reserve within the shares.
-func (s *shares) reserve(key string, cost int64, horizon time.Duration) limiter.Decision {
+func (s *shares) reserve(key, tier string, cost int64, horizon time.Duration) limiter.Decision {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := int64(time.Since(s.start))
-	k := s.of(key, now)
+	k := s.of(key, s.limits.Resolve(key, tier), now)
 	at := now
 	for i, p := range k.parts {
 		if cost > p.burst {
@@ -109,27 +130,49 @@ func (s *shares) reserve(key string, cost int64, horizon time.Duration) limiter.
 	return d
 }
 
-// of is the share of key among the workers of now.
-func (s *shares) of(key string, now int64) *share {
-	k, last := s.keys[key], len(s.among)-1
+// of is the share of key, under a ruling that counts, among the workers of now.
+func (s *shares) of(key string, ruling *limiter.Ruling, now int64) *share {
+	k := s.keys[key]
 	if k == nil {
 		s.forgetSome(now)
-		k = &share{parts: s.parts(key, 0), empty: make([]int64, len(s.limits))}
+		k = &share{ruling: ruling, limits: countedBy(ruling.Limits)}
+		k.parts, k.empty = s.parts(key, k.limits, 0), make([]int64, len(k.limits))
 		for i, p := range k.parts {
 			k.empty[i] = s.from + min(s.debts[key], longest/max(1, p.every))*p.every
 		}
 		delete(s.debts, key)
 		s.keys[key] = k
 	}
-	for k.team < last {
+	s.catchUp(key, k)
+	if k.ruling != ruling {
+		s.follow(key, k, ruling, now)
+	}
+	return k
+}
+
+// follow lets another ruling rule a share. Each limit goes on with the level of its name; one with a new name begins empty.
+func (s *shares) follow(key string, k *share, ruling *limiter.Ruling, now int64) {
+	was := *k
+	k.ruling, k.limits = ruling, countedBy(ruling.Limits)
+	k.parts, k.empty = s.parts(key, k.limits, k.team), make([]int64, len(k.limits))
+	for i, l := range k.limits {
+		k.empty[i] = now
+		if j := slices.IndexFunc(was.limits, func(c counted) bool { return c.name == l.name }); j >= 0 {
+			k.empty[i] = now - rescale(now-max(was.empty[j], s.from), was.parts[j], k.parts[i])
+		}
+	}
+}
+
+// catchUp makes a share that of the workers of now.
+func (s *shares) catchUp(key string, k *share) {
+	for k.team < len(s.among)-1 {
 		k.team++
-		at, parts := max(s.among[k.team].at, s.from), s.parts(key, k.team)
+		at, parts := max(s.among[k.team].at, s.from), s.parts(key, k.limits, k.team)
 		for i, p := range parts {
 			k.empty[i] = at - rescale(at-max(k.empty[i], s.from), k.parts[i], p)
 		}
 		k.parts = parts
 	}
-	return k
 }
 
 // rescale turns the time in which a level accrued under one part into that under another; negative: of a debt.
@@ -148,7 +191,7 @@ func (s *shares) forgetSome(now int64) {
 		full := true
 		for i, p := range k.parts {
 			span := p.burst * p.every
-			if c := s.limits[i]; c.Kind == limiter.Sliding {
+			if c := k.limits[i]; c.Kind == limiter.Sliding {
 				span = max(span, c.Den*1000) // for so long what was spent counts
 			}
 			full = full && max(k.empty[i], s.from)+span <= now
@@ -163,7 +206,7 @@ func (s *shares) forgetSome(now int64) {
 }
 
 // parts are this worker's, in a team, of the limits of key.
-func (s *shares) parts(key string, team int) []part {
+func (s *shares) parts(key string, limits []counted, team int) []part {
 	workers := s.among[team].workers
 	rank, of := int64(0), hash(key)
 	mine := draw(of, s.self)
@@ -179,8 +222,8 @@ func (s *shares) parts(key string, team int) []part {
 		}
 		return tokens / n
 	}
-	parts := make([]part, len(s.limits))
-	for i, c := range s.limits {
+	parts := make([]part, len(limits))
+	for i, c := range limits {
 		var every float64
 		burst := deal(c.Burst)
 		if c.Kind == limiter.Sliding {
@@ -197,9 +240,10 @@ func (s *shares) parts(key string, team int) []part {
 	return parts
 }
 
-// debt is what a key owes to Redis, in the order of the limits.
+// debt is what a key owes to Redis, in the order of the ruling's limits.
 type debt struct {
 	key    string
+	ruling *limiter.Ruling
 	tokens []int64
 }
 
@@ -210,14 +254,14 @@ func (s *shares) owed() (debts []debt, spent int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := int64(time.Since(s.start))
-	for key := range s.keys {
-		k := s.of(key, now)
+	for key, k := range s.keys {
+		s.catchUp(key, k)
 		if k.spent == 0 {
 			continue
 		}
 		spent += k.spent
-		d := debt{key: key, tokens: make([]int64, len(s.limits))}
-		for i, c := range s.limits {
+		d := debt{key: key, ruling: k.ruling, tokens: make([]int64, len(k.limits))}
+		for i, c := range k.limits {
 			d.tokens[i] = k.spent
 			if p := k.parts[i]; c.Kind != limiter.Sliding && p.burst > 0 {
 				level := wholes(now-max(k.empty[i], s.from), p.every)

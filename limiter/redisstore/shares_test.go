@@ -12,14 +12,13 @@ import (
 	"sluice/limiter"
 )
 
-func classesOf(t *testing.T, text string) (classes []limiter.Class) {
+func fixed(t testing.TB, text string) limiter.Resolver {
 	t.Helper()
 	limits, err := limiter.ParseLimits(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &Fallback{limits: limits}
-	return f.classes()
+	return limiter.Fixed(limits)
 }
 
 // sharers are the shares of n workers, which know of each other.
@@ -35,7 +34,7 @@ func newSharers(t *testing.T, limit string, n int) *sharers {
 		s.ids = append(s.ids, fmt.Sprint("worker ", i))
 	}
 	for _, id := range s.ids {
-		sh := newShares(classesOf(t, limit), minAllowance, id, time.Now(), map[string]int64{})
+		sh := newShares(fixed(t, limit), minAllowance, id, time.Now(), map[string]int64{})
 		sh.goOn(time.Now(), s.ids)
 		s.all = append(s.all, sh)
 	}
@@ -47,7 +46,7 @@ func newSharers(t *testing.T, limit string, n int) *sharers {
 func (s *sharers) backlog(key string, d, step time.Duration) (times []time.Time) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(step) {
 		for _, sh := range s.all {
-			for sh.reserve(key, 1, 0).Verdict == limiter.Go {
+			for sh.reserve(key, "", 1, 0).Verdict == limiter.Go {
 				times = append(times, time.Now())
 			}
 		}
@@ -115,23 +114,23 @@ func TestSlidingLimitIsDealtOut(t *testing.T) {
 func TestSharesBeginEmptyAndWithWhatWasPromised(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShares(classesOf(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{"k": 5})
+		s := newShares(fixed(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{"k": 5})
 		s.goOn(time.Now(), []string{"a"})
 		for key, want := range map[string]time.Duration{"k": 600 * time.Millisecond, "other": 100 * time.Millisecond} {
 			start := time.Now()
-			d := s.reserve(key, 1, time.Second)
+			d := s.reserve(key, "", 1, time.Second)
 			if d.Verdict != limiter.Hold || d.At.Sub(start) != want || d.Stale.Sub(d.At) != minAllowance {
 				t.Errorf("%s: %+v, want it held for %s", key, d, want)
 			}
 		}
-		if d := s.reserve("big", 11, time.Second); d.Verdict != limiter.Park {
+		if d := s.reserve("big", "", 11, time.Second); d.Verdict != limiter.Park {
 			t.Errorf("more than the share ever holds: %+v, want it parked", d)
 		}
-		if d := s.reserve("asked", 1, -1); d.Verdict != limiter.Park {
+		if d := s.reserve("asked", "", 1, -1); d.Verdict != limiter.Park {
 			t.Errorf("only asked: %+v", d)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if d := s.reserve("asked", 1, 0); d.Verdict != limiter.Go {
+		if d := s.reserve("asked", "", 1, 0); d.Verdict != limiter.Go {
 			t.Errorf("asking took something: %+v", d)
 		}
 	})
@@ -171,13 +170,13 @@ func TestSharesHoldWhileWorkersComeAndGo(t *testing.T) {
 func TestRestartedSharesHaveAccruedNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShares(classesOf(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{})
+		s := newShares(fixed(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{})
 		s.goOn(time.Now(), []string{"a"})
 		time.Sleep(time.Minute)
-		s.reserve("k", 1, 0)
+		s.reserve("k", "", 1, 0)
 		s.goOn(time.Now(), []string{"a"})
 		for _, key := range []string{"k", "new"} {
-			if d := s.reserve(key, 1, 0); d.Verdict != limiter.Park {
+			if d := s.reserve(key, "", 1, 0); d.Verdict != limiter.Park {
 				t.Errorf("%s: %+v, want nothing there", key, d)
 			}
 		}
@@ -187,18 +186,18 @@ func TestRestartedSharesHaveAccruedNothing(t *testing.T) {
 func TestOwedIsWhatTheBucketsInRedisMustNotHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShares(classesOf(t, "10/s burst 10, 1000/d, 50/m sliding"), minAllowance, "a", time.Now(), map[string]int64{})
+		s := newShares(fixed(t, "10/s burst 10, 1000/d, 50/m sliding"), minAllowance, "a", time.Now(), map[string]int64{})
 		s.goOn(time.Now(), []string{"a", "b"})
 		time.Sleep(time.Hour) // shares of 5, 500 and 25
-		s.reserve("early", 1, 0)
+		s.reserve("early", "", 1, 0)
 		time.Sleep(10 * time.Minute)
-		s.reserve("held", 1, 0)
-		s.reserve("none", 100, 0)
+		s.reserve("held", "", 1, 0)
+		s.reserve("none", "", 100, 0)
 		for range 3 {
-			s.reserve("busy", 1, 0)
+			s.reserve("busy", "", 1, 0)
 			time.Sleep(2400 * time.Millisecond) // as far apart as the sliding limit has them
 		}
-		s.reserve("now", 1, 0)
+		s.reserve("now", "", 1, 0)
 		for i := range 2 {
 			debts, spent := s.owed()
 			got := map[string][]int64{}
@@ -238,10 +237,10 @@ func TestPromisesAreRememberedUntilTheirTime(t *testing.T) {
 func TestKeysOfFullSharesAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShares(classesOf(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{})
+		s := newShares(fixed(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{})
 		s.goOn(time.Now(), []string{"a"})
 		for i := range 100_000 {
-			s.reserve(fmt.Sprint(i), 1, 0)
+			s.reserve(fmt.Sprint(i), "", 1, 0)
 			time.Sleep(time.Millisecond)
 		}
 		if n := len(s.keys); n > 5000 {
@@ -254,13 +253,13 @@ func TestKeysOfFullSharesAreForgotten(t *testing.T) {
 func TestSpentTokensOfASlidingLimitAreOwedForItsPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShares(classesOf(t, "5/m sliding"), minAllowance, "a", time.Now(), map[string]int64{})
+		s := newShares(fixed(t, "5/m sliding"), minAllowance, "a", time.Now(), map[string]int64{})
 		s.goOn(time.Now(), []string{"a"})
 		time.Sleep(13 * time.Second)
-		s.reserve("k", 1, 0)
+		s.reserve("k", "", 1, 0)
 		time.Sleep(30 * time.Second)
 		for i := range 1000 {
-			s.reserve(fmt.Sprint(i), 1, -1) // each looks for keys to be forgotten
+			s.reserve(fmt.Sprint(i), "", 1, -1) // each looks for keys to be forgotten
 		}
 		if debts, _ := s.owed(); len(debts) != 1 || debts[0].key != "k" {
 			t.Errorf("owes %v, want the token of k", debts)
@@ -277,7 +276,7 @@ func TestWorkersDrawLotsEvenly(t *testing.T) {
 		key := fmt.Sprint("user", i)
 		var has []int
 		for w, sh := range s.all {
-			if sh.parts(key, 0)[0].burst > 0 {
+			if sh.parts(key, countedBy(sh.limits.Resolve(key, "").Limits), 0)[0].burst > 0 {
 				has = append(has, w)
 			}
 		}
@@ -289,4 +288,56 @@ func TestWorkersDrawLotsEvenly(t *testing.T) {
 	if slices.Min(counts) < 900 {
 		t.Errorf("the workers have the tokens of %v keys", counts)
 	}
+}
+
+// Limits change while Redis is away, too: a change gives no tokens, and takes none that the new limit could hold.
+func TestSharesFollowTheLimitsOfTheirKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limits := &keyLimits{t: t, keys: map[string]*limiter.Ruling{}, tiers: map[string]*limiter.Ruling{}}
+		limits.setAll("10/s burst 10")
+		limits.set("slow", "1/s burst 1")
+		limits.setTier("pro", "20/s burst 20")
+		s := newShares(limits, minAllowance, "a", time.Now(), map[string]int64{})
+		s.goOn(time.Now(), []string{"a"})
+		taken := func(key, tier string) (n int) {
+			for s.reserve(key, tier, 1, 0).Verdict == limiter.Go {
+				n++
+			}
+			return n
+		}
+		time.Sleep(time.Minute)
+		for key, want := range map[string]int{"slow": 1, "k": 10} {
+			if n := taken(key, ""); n != want {
+				t.Errorf("%s: %d go, want %d", key, n, want)
+			}
+		}
+		if n := taken("other", "pro"); n != 20 {
+			t.Errorf("%d of a tier go, want 20", n)
+		}
+		limits.setAll("100/s burst 100")
+		if n := taken("k", ""); n != 0 {
+			t.Errorf("%d go because the limit was raised", n)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if n := taken("k", ""); n < 49 || n > 50 {
+			t.Errorf("%d go half a second later, want 50", n)
+		}
+		time.Sleep(time.Minute)
+		s.reserve("k", "", 1, 0)
+		limits.setAll("100/s burst 7, 50/m")
+		if n := taken("k", ""); n != 0 {
+			t.Errorf("%d go by a limit that nobody knows for how long it wasn't used", n)
+		}
+		time.Sleep(time.Minute)
+		if n := taken("k", ""); n != 7 {
+			t.Errorf("%d go, want the burst, 7", n)
+		}
+		debts, _ := s.owed()
+		for _, d := range debts {
+			if len(d.tokens) != len(d.ruling.Limits) {
+				t.Errorf("%s owes %v by %v", d.key, d.tokens, d.ruling.Limits)
+			}
+		}
+	})
 }

@@ -40,7 +40,7 @@ func (s *standIn) note(format string, args ...any) error {
 	return nil
 }
 
-func (s *standIn) Reserve(_ context.Context, key string, _ int64, horizon time.Duration) (limiter.Decision, error) {
+func (s *standIn) Reserve(_ context.Context, key, _ string, _ int64, horizon time.Duration) (limiter.Decision, error) {
 	if horizon == time.Second {
 		return limiter.Decision{Verdict: limiter.Hold, At: time.Now().Add(time.Second)}, s.note("hold %s", key)
 	}
@@ -99,7 +99,13 @@ func (s *standIn) try(context.Context) error {
 
 func (s *standIn) Open(context.Context) error { return s.note("open") }
 
-func (s *standIn) charge(debts []debt) error { return s.note("charge %v", debts) }
+func (s *standIn) charge(debts []debt) error {
+	var owed []string
+	for _, d := range debts {
+		owed = append(owed, fmt.Sprintf("{%s %v}", d.key, d.tokens))
+	}
+	return s.note("charge %v", owed)
+}
 
 func (s *standIn) index(requests []pipeline.ParkRequest) ([]pipeline.ParkRequest, error) {
 	var keys []string

@@ -73,11 +73,12 @@ var (
 
 // Options of a [Store].
 type Options struct {
-	Name          string         // of the pipeline; keys of all but "sluice" start with it
-	Worker        string         // unique among the live workers
-	Limit         limiter.Limits // of every key
-	MaxWait       time.Duration  // the longest expected wait of an event in its lane; 0: any
-	KeyMaxWaiting int64          // the most events of a key that wait; 0: any
+	Name          string // of the pipeline; keys of all but "sluice" start with it
+	Worker        string // unique among the live workers
+	Limits        limiter.Resolver
+	Tiers         bool          // the tiers that events name count
+	MaxWait       time.Duration // the longest expected wait of an event in its lane; 0: any
+	KeyMaxWaiting int64         // the most events of a key that wait; 0: any
 
 	// KeyConcurrency is how many events of a key may be leased at a time, over all workers; 0: any number.
 	KeyConcurrency int
@@ -92,7 +93,7 @@ type Options struct {
 type Store struct {
 	rdb     redis.UniversalClient
 	opt     Options
-	rule    rule
+	rules   rules
 	prefix  string
 	shards  [limiter.Shards]*shard
 	alone   bool          // a [Limiter]: no lanes, and nobody opens the state
@@ -129,6 +130,10 @@ type shard struct {
 	settle  *batcher[pipeline.SettleRequest, settled]
 	forget  *batcher[dropped, bool]
 
+	// ruling is read from when the limits of keys are asked for until the call by them is answered, where the call says
+	// when lanes are due; see Rearm.
+	ruling sync.RWMutex
+
 	mu    sync.Mutex
 	clock clock
 	epoch string    // id; "": not known
@@ -139,14 +144,15 @@ type shard struct {
 	suspect atomic.Bool // writes were lost: the index is to be verified from the start
 }
 
-// New returns a store over rdb. [Store.Start] has to open it first.
+// New returns a store over rdb. [Store.Start] has to open it first. Limits of all keys without others that can't be kept are an
+// error.
 func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
-	r, err := newRule(opt.Limit, opt.MaxWait)
-	if err != nil {
+	if _, err := newRule(opt.Limits.Resolve("", ""), opt.MaxWait); err != nil {
 		return nil, err
 	}
 	s := &Store{
-		rdb: rdb, opt: opt, rule: r,
+		rdb: rdb, opt: opt,
+		rules:   rules{resolver: opt.Limits, maxWait: opt.MaxWait, log: opt.Log},
 		lost:    make(chan struct{}, 1),
 		build:   rand.Text(),
 		turned:  make(chan struct{}, 1),
@@ -264,14 +270,6 @@ func (sh *shard) due(d time.Duration) {
 		sh.look = at
 	}
 	sh.mu.Unlock()
-}
-
-// allowance is how long after its slot a token may still be used: an event may only be late by what the bound allows.
-func (s *Store) allowance() time.Duration {
-	if s.rule.unlimited {
-		return time.Hour
-	}
-	return max(minAllowance, s.rule.every)
 }
 
 func integer(v any) int64 {

@@ -175,7 +175,7 @@ func TestVectorV12DamagedKeySpoilsOnlyItself(t *testing.T) {
 		damage(sh.keys(nil, names[1])[0])
 		var batch []reservation
 		for _, k := range names {
-			batch = append(batch, reservation{key: k, cost: 1})
+			batch = append(batch, reservation{key: k, rule: r.rule(k, ""), cost: 1})
 		}
 		got, err := sh.runReserve(batch)
 		if err != nil {

@@ -1,11 +1,12 @@
 -- verify looks whether stored events have their place in the index, gives one to those that haven't if asked, and notes
 -- how far the lane stream is verified.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: lane busy retry, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 worker  4 for how long in us nobody else verifies the shard (0: ends)
 --       5 sequence up to which all events of the shard are verified after this call (-1: as before)
 --       6 add (1: events without a place get one, 0: they are only told)
---       then per event: key, sequence, member, order
+--       then per event: key, sequence, member, order, tier (of an
+--       event whose key has none)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, us for which another verifies the shard (0:
 --       nobody does; else nothing was done), sequence up to which it is verified, then the place in the call, from 1, of
 --       each event that had no place in the index}
@@ -13,7 +14,7 @@
 -- seen, has lost its place; one that is given a place after its body went is found gone by the next lease, which settles it.
 -- Invariant: an event that has a place keeps it and gets no other.
 --
--- cat common.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7
+-- cat common.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -47,15 +48,18 @@ local function waits(set, seq, order)
 end
 
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, verified}
-for i = 0, (#KEYS - 2) / 3 - 1 do
-  local a = 7 + 4 * i
+for i = 0, (#KEYS - 2) / 4 - 1 do
+  local a = 7 + 5 * i
   local key, seq, member, order = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
-  local lane, busy, retry = KEYS[3 * i + 3], KEYS[3 * i + 4], KEYS[3 * i + 5]
+  local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
   if not waits(lane, seq, order) and not waits(busy, seq, order) and not retries(retry)[seq] then
     reply[#reply + 1] = i + 1
     if add then
       redis.call('ZADD', lane, order, member)
       redis.call('ZADD', KEYS[2], 'LT', d(now), key)
+      if ARGV[a + 4] ~= '' and (redis.pcall('HGET', KEYS[4 * i + 3], 'class') or '') == '' then
+        remember(KEYS[4 * i + 3], ARGV[a + 4], now)
+      end
     end
   end
 end
