@@ -6,6 +6,9 @@
 // lease, settle. The state is spread over [sluice/limiter.Shards] hash tags; calls of one kind for one shard are collected
 // while one is in flight, so that callers ask one event at a time and Redis sees batches.
 //
+// Which limits rule a key is said by a [sluice/limiter.Resolver]: rule.go hands them to the scripts, a call at a time. When they
+// have changed, [Store.Rearm] lets the lanes that wait by the old ones be looked at.
+//
 // [Limiter] is for programs that want only shared limits: it needs neither lanes nor a stream.
 //
 // The state belongs to one epoch per shard. A worker names the epoch's id in every call; when Redis has lost it, nothing

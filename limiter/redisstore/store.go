@@ -55,6 +55,8 @@ var (
 	chargeLua string
 	//go:embed forget.lua
 	forgetLua string
+	//go:embed rearm.lua
+	rearmLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -69,6 +71,7 @@ var (
 	verifyScript  = script(verifyLua)
 	chargeScript  = script(chargeLua)
 	forgetScript  = script(forgetLua)
+	rearmScript   = script(rearmLua)
 )
 
 // Options of a [Store].
