@@ -13,7 +13,7 @@ import (
 
 func checkNATS(ctx context.Context, cfg Config, f *findings) {
 	const about = "NATS"
-	nc, err := dialNATS(ctx, cfg.NATS, func(error) {}) // rights are asked for one by one
+	nc, err := stream.Dial(ctx, cfg.stream(), func(error) {}) // rights are asked for one by one
 	if err != nil {
 		f.add(fault, about, reason(err), "")
 		return

@@ -109,3 +109,12 @@ func (r *reader) checkNATSAuth(raw *natsEnvironment, n NATSConfig) {
 		r.fault(strings.Fields(ways[0])[0], "is one of several ways to authenticate: "+strings.Join(ways, ", ")+"; use one of them")
 	}
 }
+
+// servers is the list as nats.go takes it, with users and passwords.
+func (c NATSConfig) servers() string {
+	all := make([]string, len(c.URLs))
+	for i, u := range c.URLs {
+		all[i] = string(u)
+	}
+	return strings.Join(all, ",")
+}

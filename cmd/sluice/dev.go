@@ -169,7 +169,7 @@ func (d *dev) open(ctx context.Context) (closeAll func(), err error) {
 	}
 	closers = append(closers, func() { _ = d.admin.Close() }) // the worker has closed it, if it began
 
-	d.nc, err = dialNATS(ctx, d.cfg.NATS, func(err error) { d.log.Warn(err.Error()) })
+	d.nc, err = stream.Dial(ctx, d.cfg.stream(), func(err error) { d.log.Warn(err.Error()) })
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func openLetters(ctx context.Context, report func(error), parts ...part) (*lette
 	if err != nil {
 		return nil, err
 	}
-	nc, err := dialNATS(ctx, cfg.NATS, report)
+	nc, err := stream.Dial(ctx, cfg.stream(), report)
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +15,7 @@ import (
 )
 
 // purgeFlags are the flags of purge, as given.
-type purgeFlags struct {
-	letterFlags
-	dryRun, yes, json bool
-}
+type purgeFlags struct{ letterAction }
 
 func newDLQPurgeCommand() *cobra.Command {
 	var f purgeFlags
@@ -34,10 +29,7 @@ needs --yes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	f.add(cmd.Flags())
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only say how many there are")
-	cmd.Flags().BoolVar(&f.yes, "yes", false, "don't ask; needed without a terminal")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print the counts as JSON")
+	f.add(cmd.Flags(), "don't ask; needed without a terminal")
 	return cmd
 }
 
@@ -46,32 +38,19 @@ func (f *purgeFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	ask := !f.yes && !f.dryRun
-	if ask && !isTerminal(cmd.InOrStdin()) {
-		return usagef("purged events are lost for good; give --yes, or --dry-run to see how many they are")
-	}
 	ctx := cmd.Context()
-	b, err := openLetters(ctx, newProgress(cmd.ErrOrStderr(), 0).report)
-	if err != nil {
+	b, letters, err := f.begin(cmd, s, letterQuestion{
+		verb: "purge", text: "Delete %s for good?", needed: true,
+		refusal: "purged events are lost for good; give --yes, or --dry-run to see how many they are",
+	})
+	if b == nil {
 		return err
 	}
 	defer b.nc.Close()
-	letters, tally, err := b.gather(ctx, s)
-	if err != nil {
-		return err
-	}
-	out := cmd.OutOrStdout()
-	if len(letters) == 0 && !f.json || f.dryRun {
-		return printPlan(out, "purge", s, tally, len(letters), f.json)
-	}
-	if ask && len(letters) > 0 {
-		if err := confirm(cmd, fmt.Sprintf("Delete %s for good?", tally)); err != nil {
-			return err
-		}
-	}
 	bar := newCountProgress(cmd.ErrOrStderr(), "purging", len(letters))
 	purged, failed := b.purge(ctx, letters, bar)
 	bar.close()
+	out := cmd.OutOrStdout()
 	if f.json {
 		err = json.NewEncoder(out).Encode(map[string]int64{"selected": int64(len(letters)), "purged": purged, "failed": failed})
 	} else {
@@ -114,24 +93,4 @@ func (b *letterBox) purge(ctx context.Context, letters []stream.DeadLetter, out 
 	}
 	deleting.Wait()
 	return deleted.Load(), undone.Load()
-}
-
-// confirm asks the person at the terminal. An error means no.
-func confirm(cmd *cobra.Command, question string) error {
-	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s Type yes: ", question)
-	answers := make(chan string, 1)
-	go func() { // a terminal can't be told to give up a read: it outlives a command that is told to end
-		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-		answers <- strings.TrimSpace(line)
-	}()
-	select {
-	case answer := <-answers:
-		if answer == "yes" {
-			return nil
-		}
-		return errors.New("the answer isn't yes: nothing was changed")
-	case <-cmd.Context().Done():
-		_, _ = fmt.Fprintln(cmd.ErrOrStderr())
-		return errors.New("nothing was changed")
-	}
 }

@@ -19,9 +19,8 @@ import (
 
 // replayFlags are the flags of replay, as given.
 type replayFlags struct {
-	letterFlags
-	dryRun, yes, json bool
-	rate              string
+	letterAction
+	rate string
 }
 
 func newDLQReplayCommand() *cobra.Command {
@@ -42,11 +41,8 @@ id goes into its key's lane instead, where a worker finds it within 30 s.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	f.add(cmd.Flags())
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only say how many there are")
-	cmd.Flags().BoolVar(&f.yes, "yes", false, "don't ask; needed to replay all without a terminal")
+	f.add(cmd.Flags(), "don't ask; needed to replay all without a terminal")
 	cmd.Flags().StringVar(&f.rate, "rate", "", "publish no faster, such as 100/s")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print the counts as JSON")
 	return cmd
 }
 
@@ -61,29 +57,15 @@ func (f *replayFlags) run(cmd *cobra.Command) error {
 			return usagef("--rate: %s", err)
 		}
 	}
-	ask := !s.narrow && !f.yes && !f.dryRun
-	if ask && !isTerminal(cmd.InOrStdin()) {
-		return usagef("nothing narrows the selection; give --yes to replay all dead letters")
-	}
 	ctx := cmd.Context()
-	b, err := openLetters(ctx, newProgress(cmd.ErrOrStderr(), 0).report, sourcePart)
-	if err != nil {
+	b, letters, err := f.begin(cmd, s, letterQuestion{
+		verb: "replay", text: "Replay %s?", needed: !s.narrow,
+		refusal: "nothing narrows the selection; give --yes to replay all dead letters",
+	}, sourcePart)
+	if b == nil {
 		return err
 	}
 	defer b.nc.Close()
-	letters, tally, err := b.gather(ctx, s)
-	if err != nil {
-		return err
-	}
-	out := cmd.OutOrStdout()
-	if len(letters) == 0 && !f.json || f.dryRun {
-		return printPlan(out, "replay", s, tally, len(letters), f.json)
-	}
-	if ask && len(letters) > 0 {
-		if err := confirm(cmd, fmt.Sprintf("Replay %s?", tally)); err != nil {
-			return err
-		}
-	}
 	bar := newCountProgress(cmd.ErrOrStderr(), "replaying", len(letters))
 	r, err := newReplay(ctx, b, pace, bar)
 	if err != nil {
@@ -93,7 +75,7 @@ func (f *replayFlags) run(cmd *cobra.Command) error {
 	stopped := r.all(ctx, letters)
 	bar.close()
 	counts := r.counts(len(letters))
-	if err := counts.print(out, time.Since(started), f.json); err != nil {
+	if err := counts.print(cmd.OutOrStdout(), time.Since(started), f.json); err != nil {
 		return err
 	}
 	return counts.err(stopped)
@@ -268,21 +250,4 @@ func (c replayCounts) err(stopped error) error {
 		errs = append(errs, fmt.Errorf("%s replayed but not deleted", count(c.Kept, "dead letter")))
 	}
 	return errors.Join(append([]error{stopped}, errs...)...)
-}
-
-// printPlan says what would be done, or that there is nothing to do.
-func printPlan(w io.Writer, verb string, s letterSelection, tally letterTally, selected int, asJSON bool) error {
-	var err error
-	switch {
-	case asJSON:
-		err = json.NewEncoder(w).Encode(struct {
-			Selected int         `json:"selected"`
-			Reasons  letterTally `json:"reasons"`
-		}{selected, tally})
-	case selected == 0:
-		_, err = fmt.Fprintln(w, s.none())
-	default:
-		_, err = fmt.Fprintf(w, "would %s %s; ls with the same flags lists them\n", verb, tally)
-	}
-	return err
 }

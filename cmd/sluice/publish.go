@@ -6,7 +6,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+
 	"golang.org/x/time/rate"
+	"sluice/pipeline/stream"
 )
 
 // maxEvent is more than any server can be told to take.
@@ -93,7 +95,7 @@ func (f *publishFlags) run(cmd *cobra.Command, args []string) error {
 
 	ctx := cmd.Context()
 	out := newProgress(cmd.ErrOrStderr(), source.size)
-	nc, err := dialNATS(ctx, cfg.NATS, out.report)
+	nc, err := stream.Dial(ctx, cfg.stream(), out.report)
 	if err != nil {
 		return err
 	}

@@ -353,7 +353,7 @@ func TestPublishWithoutServerGivesUpSoon(t *testing.T) {
 	setEnvironment(t, "SLUICE_NATS_URL=nats://u:hunter2@127.0.0.1:1")
 	started := time.Now()
 	code, _, stderr := execute(t, t.Context(), "", "publish", "events.a", "x")
-	if code != 1 || !strings.Contains(stderr, "connecting to nats://127.0.0.1:1: ") || !strings.Contains(stderr, "connection refused") ||
+	if code != 1 || !strings.Contains(stderr, "cannot reach NATS at nats://127.0.0.1:1 ") || !strings.Contains(stderr, "connection refused") ||
 		!strings.Contains(stderr, "SLUICE_NATS_URL") || strings.Contains(stderr, "hunter2") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}

@@ -41,7 +41,7 @@ func runSetup(cmd *cobra.Command, asJSON bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
 	defer cancel()
 	warn := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelError}))
-	nc, err := dialNATS(ctx, cfg.NATS, func(err error) { warn.Error(err.Error()) })
+	nc, err := stream.Dial(ctx, cfg.stream(), func(err error) { warn.Error(err.Error()) })
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	connectTimeout = 5 * time.Second // of one attempt at one server
+	connectTimeout = 5 * time.Second
 	repeatLog      = 30 * time.Second
 	retryFirst     = 250 * time.Millisecond
 	retryMost      = 2 * time.Second
@@ -25,8 +25,21 @@ const (
 // end it. The connection publishes nothing while it is down: a publish returns an error at once instead of being sent
 // later, when its sender has long given up on it.
 func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*nats.Conn, error) {
-	l := &link{cfg: cfg, log: log, ctx: ctx}
-	opts, err := l.options()
+	l := &link{cfg: cfg, log: log, ctx: ctx, timeout: connectTimeout}
+	opts, err := l.options(
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(retryFirst),
+		nats.ReconnectJitter(retryFirst, time.Second),
+		nats.IgnoreAuthErrorAbort(), // credentials may be exchanged while it runs
+		nats.PingInterval(20*time.Second),
+		nats.MaxPingsOutstanding(3),
+		nats.ReconnectBufSize(-1),
+		nats.DrainTimeout(10*time.Second),
+		nats.ErrorHandler(l.asyncError),
+		nats.DisconnectErrHandler(l.disconnected),
+		nats.ReconnectHandler(l.reconnected),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.report(err) }),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +64,9 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*nats.Conn, err
 // link is what is known of one connection beside what nats.go knows. It is the connection's dialer, and by that found
 // again from the connection.
 type link struct {
-	cfg Config
-	log *slog.Logger
+	cfg     Config
+	log     *slog.Logger
+	timeout time.Duration // of one attempt at one server
 
 	mu       sync.Mutex
 	ctx      context.Context // ends the first connecting; nil after
@@ -63,7 +77,7 @@ type link struct {
 	deniedAt time.Time
 }
 
-// linkOf is nil for a connection that Connect didn't make.
+// linkOf is nil for a connection that neither Connect nor Dial made.
 func linkOf(nc *nats.Conn) *link {
 	if nc == nil {
 		return nil
@@ -80,7 +94,7 @@ func (l *link) Dial(network, address string) (net.Conn, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	dialer := net.Dialer{Timeout: connectTimeout}
+	dialer := net.Dialer{Timeout: l.timeout}
 	conn, err := dialer.DialContext(ctx, network, address)
 	l.mu.Lock()
 	l.dialErr = err
@@ -88,25 +102,10 @@ func (l *link) Dial(network, address string) (net.Conn, error) {
 	return conn, err
 }
 
-func (l *link) options() (*nats.Options, error) {
+// options are those of the config, and then list.
+func (l *link) options(list ...nats.Option) (*nats.Options, error) {
 	c := l.cfg
-	list := []nats.Option{
-		nats.Name("sluice " + c.Name),
-		nats.SetCustomDialer(l),
-		nats.Timeout(connectTimeout),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(retryFirst),
-		nats.ReconnectJitter(retryFirst, time.Second),
-		nats.IgnoreAuthErrorAbort(), // credentials may be exchanged while it runs
-		nats.PingInterval(20 * time.Second),
-		nats.MaxPingsOutstanding(3),
-		nats.ReconnectBufSize(-1),
-		nats.DrainTimeout(10 * time.Second),
-		nats.ErrorHandler(l.asyncError),
-		nats.DisconnectErrHandler(l.disconnected),
-		nats.ReconnectHandler(l.reconnected),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.report(err) }),
-	}
+	list = append(list, nats.Name("sluice "+c.Name), nats.SetCustomDialer(l), nats.Timeout(l.timeout))
 	if c.Creds != "" {
 		list = append(list, nats.UserCredentials(c.Creds))
 	}
