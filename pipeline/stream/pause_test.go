@@ -67,8 +67,10 @@ func TestPausedSourceOutlivesALostConnectionAndStops(t *testing.T) {
 	ns.Shutdown()
 	ns.WaitForShutdown()
 	startServer(t, opts)
-	eventually(t, "connected", js.Conn().IsConnected)
-	publish(t, js, 1)
+	eventually(t, "published", func() bool {
+		_, err := js.Publish(t.Context(), "events.1", nil)
+		return err == nil
+	})
 	time.Sleep(500 * time.Millisecond) // time enough to pull, were it not paused
 	if i := consumerInfo(t, js, cfg); i.NumPending != 1 {
 		t.Errorf("%d events wait, want the one", i.NumPending)
