@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice/limiter"
 	"sluice/limiter/redisstore"
@@ -64,6 +65,10 @@ func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
 	w := &worker{reg: reg}
 	w.registerUp()
 	metrics.New(reg, "webhook", sink.Classes, sink.Class)
+	fleet := metrics.NewFleet(reg, time.Hour)
+	for f := metrics.Eligible; f <= metrics.Workers; f++ {
+		fleet.Set(f, 1)
+	}
 	limit, err := limiter.ParseLimits("1/s")
 	if err != nil {
 		t.Fatal(err)

@@ -197,6 +197,8 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		Policy: w.cfg.Outage.Policy, Grace: w.cfg.Outage.Grace, Fleet: fleet, Pause: source.Pause, Resume: source.Resume,
 	})
 	background.Go(func() { limits.Run(running) })
+	look := &fleetLook{metrics.NewFleet(w.reg, fleetFresh), source, lanes, dead, store, fleet, w.log}
+	background.Go(func() { look.run(running) })
 	gossip := stream.NewGossip(nc, sc)
 	ports := pipeline.Ports{
 		Source: source, Limiter: limits, Index: limits, Lanes: lanes, DeadLetters: dead, Sink: pusher, Gossip: gossip,

@@ -46,6 +46,7 @@ func TestProbeTriesEveryCommandOfTheScripts(t *testing.T) {
 	for name, body := range map[string]string{
 		"common": commonLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
 		"epoch": epochLua, "verify": verifyLua, "charge": chargeLua,
+		"measure": measureLua,
 	} {
 		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
 			if !probed[m[1]] {
@@ -190,6 +191,9 @@ func worksFromTheStart(t *testing.T, address Address) error {
 		if step != nil {
 			return step
 		}
+	}
+	if _, err := one.Backlog(); err != nil {
+		return err
 	}
 	one.now = 0
 	if _, err := one.Reserve(ctx, keyOf(3), "", 1, 0); err != nil {

@@ -57,6 +57,8 @@ var (
 	forgetLua string
 	//go:embed rearm.lua
 	rearmLua string
+	//go:embed measure.lua
+	measureLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -72,6 +74,7 @@ var (
 	chargeScript  = script(chargeLua)
 	forgetScript  = script(forgetLua)
 	rearmScript   = script(rearmLua)
+	measureScript = script(measureLua)
 )
 
 // Options of a [Store].

@@ -62,8 +62,11 @@ func Levels(ctx context.Context, js jetstream.JetStream, cfg Config) ([]Level, e
 // Backlog is what the consumer of the source has to do.
 type Backlog struct {
 	Waiting int // not yet delivered
+	Again   int // delivered once more and not settled
 	Out     int // with workers
 	Pulls   int // of workers that wait for events
+
+	reached uint64 // sequence in the stream of the last that was delivered
 }
 
 // LookAtBacklog asks the server for the consumer's figures.
@@ -73,7 +76,7 @@ func LookAtBacklog(ctx context.Context, js jetstream.JetStream, cfg Config) (Bac
 		return Backlog{}, explain(js.Conn(), "looking for consumer "+cfg.consumer(), err)
 	}
 	info := c.CachedInfo()
-	return Backlog{int(info.NumPending), info.NumAckPending, info.NumWaiting}, nil
+	return Backlog{int(info.NumPending), info.NumRedelivered, info.NumAckPending, info.NumWaiting, info.Delivered.Stream}, nil
 }
 
 // Newest reads up to n of the newest events of the source that are still there, the newest first. It needs rights that a
@@ -115,10 +118,14 @@ func Denied(ctx context.Context, js jetstream.JetStream, cfg Config) ([]string, 
 		api = "$JS." + cfg.JSDomain + ".API."
 	}
 	lanes, dlq, consumer := n.LanesStream(), n.DLQStream(), cfg.Stream+"."+cfg.consumer()
+	oldest := api + "STREAM.MSG.GET." + cfg.Stream
+	if s, err := js.Stream(ctx, cfg.Stream); err == nil && s.CachedInfo().Config.AllowDirect {
+		oldest = api + "DIRECT.GET." + cfg.Stream
+	}
 	var denied []string
 	for _, subject := range []string{
 		api + "STREAM.INFO." + cfg.Stream, api + "CONSUMER.INFO." + consumer, api + "CONSUMER.MSG.NEXT." + consumer,
-		"$JS.ACK." + consumer + ".1.0.0.0.0", api + "STREAM.INFO." + lanes, api + "DIRECT.GET." + lanes,
+		oldest, "$JS.ACK." + consumer + ".1.0.0.0.0", api + "STREAM.INFO." + lanes, api + "DIRECT.GET." + lanes,
 		api + "STREAM.MSG.GET." + lanes, api + "STREAM.MSG.DELETE." + lanes, api + "CONSUMER.CREATE." + lanes + ".check",
 		api + "CONSUMER.MSG.NEXT." + lanes + ".check", api + "CONSUMER.DELETE." + lanes + ".check",
 		api + "CONSUMER.INFO." + lanes + ".check", api + "STREAM.INFO." + dlq,

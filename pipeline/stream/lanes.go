@@ -68,9 +68,9 @@ func (l *Lanes) Between(ctx context.Context, after, last uint64, fn func(ev *pip
 
 // Last is the sequence of the last event that was stored, whether or not it is still there.
 func (l *Lanes) Last(ctx context.Context) (uint64, error) {
-	info, err := l.store.stream.Info(ctx)
+	info, err := l.store.info(ctx)
 	if err != nil {
-		return 0, explain(l.store.nc, "reading stream "+l.store.name, err)
+		return 0, err
 	}
 	return info.State.LastSeq, nil
 }

@@ -14,6 +14,7 @@ import (
 var (
 	workerMayPublish = []string{
 		"$JS.API.STREAM.INFO.EVENTS", "$JS.API.CONSUMER.INFO.EVENTS.sluice", "$JS.API.CONSUMER.MSG.NEXT.EVENTS.sluice", "$JS.ACK.EVENTS.sluice.>",
+		"$JS.API.STREAM.MSG.GET.EVENTS", // DIRECT.GET where the stream allows that: how old the oldest event is
 		"$JS.API.STREAM.INFO.SLUICE_LANES", "$JS.API.DIRECT.GET.SLUICE_LANES", "$JS.API.STREAM.MSG.GET.SLUICE_LANES",
 		"$JS.API.STREAM.MSG.DELETE.SLUICE_LANES", "$JS.API.CONSUMER.CREATE.SLUICE_LANES.>", "$JS.API.CONSUMER.MSG.NEXT.SLUICE_LANES.>",
 		"$JS.API.CONSUMER.DELETE.SLUICE_LANES.>", "$JS.API.CONSUMER.INFO.SLUICE_LANES.>",
@@ -45,6 +46,9 @@ func TestLeastPermissionsOfAWorkerSuffice(t *testing.T) {
 	js := connect(t, cfg)
 	if _, err := Setup(t.Context(), js, cfg); err != nil {
 		t.Fatal(err)
+	}
+	if n, _, err := (&Source{js: js, cfg: cfg}).Behind(t.Context()); err != nil || n != 3 {
+		t.Errorf("behind by %d events, %v", n, err)
 	}
 	s, l, dlq := open(t, js, cfg, quick), openLanes(t, js, cfg), openDeadLetters(t, js, cfg)
 	stop, err := NewGossip(js.Conn(), cfg).Subscribe(func(string, time.Duration) {})

@@ -289,13 +289,19 @@ func (s *store) call(ctx context.Context, operation string, request, answer any)
 	return json.Unmarshal(reply.Data, answer)
 }
 
+// info asks about the stream.
+func (s *store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	info, err := s.stream.Info(ctx)
+	return info, explain(s.nc, "reading stream "+s.name, err)
+}
+
 // each calls fn with all events of the stream whose subjects match one of filters (none: all), in the order they were stored
 // and without their data, up to the last one that was there when it began. Messages that sluice didn't store are passed
 // over.
 func (s *store) each(ctx context.Context, filters []string, fn func(ev *pipeline.Event, m message, seq uint64) error) error {
-	info, err := s.stream.Info(ctx)
+	info, err := s.info(ctx)
 	if err != nil {
-		return explain(s.nc, "reading stream "+s.name, err)
+		return err
 	}
 	if info.State.Msgs == 0 {
 		return nil
