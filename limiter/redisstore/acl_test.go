@@ -203,7 +203,8 @@ func worksFromTheStart(t *testing.T, address Address) error {
 	if lease, err := one.Lease(ctx, pipeline.LeaseRequest{Key: keyOf(9), Max: 1, Horizon: time.Second}); err != nil || len(lease.Events) != 1 {
 		return fmt.Errorf("leased %+v of the rebuilt lane, %w", lease, err)
 	}
-	return nil
+	b.created++ // the lane stream was made anew
+	return one.Open(ctx)
 }
 
 // endsOn is a log that calls end when it is told text.

@@ -16,8 +16,9 @@
 -- retry:{tag}:<key>  zset  the same, score: the event's own due time; 0 of those to be dropped
 -- collapse:{tag}:<key>  hash  name -> the newest member of that name that isn't settled
 -- due:{tag}          zset  key -> time of the next look
--- epoch:{tag}        hash  id lanes since n building format (1); verified: the bodies up to this sequence of the lane stream
---                          have their place in the index; verifier verifying: who verifies more, until when
+-- epoch:{tag}        hash  id lanes since n building format (1); adopted: lanes, if that stream took another's place;
+--                          verified: the bodies up to this sequence of the lane stream have their place in the index; verifier
+--                          verifying: who verifies more, until when
 --
 -- Rules, the limits of keys, stand in ARGV from 3 on: clock tolerance us, expiry margin us, number of rules, then per rule:
 -- mode (0 counted, 1 paused, 2 unlimited), number of limits, and per limit: field prefix, kind (0 bucket, 1 window, 2 leaky,

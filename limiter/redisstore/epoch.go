@@ -14,7 +14,8 @@ import (
 
 // Bodies is the stream of stored lane bodies, from which the index can be rebuilt.
 type Bodies interface {
-	// Created is when the stream was made, in Unix nanoseconds: the index belongs to this one stream.
+	// Created is when the stream was made, in Unix nanoseconds, as of the last call of Mark or Last: the index belongs to
+	// this one stream.
 	Created() int64
 	// Mark makes the very first entry of the stream, and says whether this call made it.
 	Mark(ctx context.Context) (bool, error)
@@ -95,6 +96,7 @@ func (s *Store) Open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mark the lane stream: %w", err)
 	}
+	created := s.opt.Bodies.Created()
 	// Kept over attempts: only the one who made the mark knows that nothing was ever spent.
 	s.fresh = s.fresh || first
 	fresh := s.fresh
@@ -114,6 +116,7 @@ func (s *Store) Open(ctx context.Context) error {
 		}
 	}
 	s.fresh = false
+	s.created.Store(created)
 	return nil
 }
 
@@ -144,13 +147,22 @@ func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error
 			return err
 		}
 		if integer(v[0]) == 1 {
-			building[sh] = &indexing{shard: sh, name: name}
+			building[sh] = &indexing{shard: sh, name: name, adopts: integer(v[1]) == 1}
 		}
 	}
 	if len(building) == 0 {
 		return errBuilding
 	}
 	start, n := time.Now(), 0
+	for _, b := range building {
+		if !b.adopts {
+			continue
+		}
+		fresh = false
+		if err := b.drop(ctx); err != nil {
+			return err
+		}
+	}
 	err := s.opt.Bodies.Each(ctx, func(ev *pipeline.Event, seq uint64) error {
 		b := building[s.shard(ev.Key)]
 		if b == nil {
@@ -169,7 +181,7 @@ func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error
 	}
 	if !fresh {
 		s.metrics.rebuilds.Inc()
-		s.opt.Log.Warn("rebuilt the lane index: Redis held none for this lane stream",
+		s.opt.Log.Warn("rebuilt the lane index: Redis held none, or one for another lane stream",
 			"shards", len(building), "waiting", n, "took", time.Since(start).Round(time.Millisecond))
 	}
 	if len(building) < len(missing) {
@@ -181,9 +193,32 @@ func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error
 // indexing collects the events of one shard into calls.
 type indexing struct {
 	*shard
-	name string
-	keys []string
-	args []any
+	name   string
+	adopts bool // the state is that of another lane stream
+	keys   []string
+	args   []any
+}
+
+// drop removes the lanes of another stream. Their bodies are gone with it: each place would take a token and find none.
+func (b *indexing) drop(ctx context.Context) error {
+	var lanes []string
+	var tokens []any
+	for {
+		v, err := b.epochCall(ctx, lanes, append([]any{"drop", b.name}, tokens...)...)
+		if err != nil {
+			return err
+		}
+		if integer(v[0]) == 0 {
+			return errBuilding
+		}
+		if lanes, tokens = lanes[:0], v[1:]; len(tokens) == 0 {
+			return nil
+		}
+		for _, token := range tokens {
+			token, _ := token.(string)
+			lanes = append(lanes, b.laneKeysOf(nil, token)[1:]...)
+		}
+	}
 }
 
 func (b *indexing) add(ctx context.Context, ev *pipeline.Event, seq uint64) error {

@@ -1,27 +1,32 @@
 -- epoch opens a shard for a worker, or starts, feeds and ends the rebuild of its index.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane ratelimit, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane ratelimit; for "drop" per lane: lane busy retry
+--       collapse, each :{tag}:<key>
 -- ARGV  1 what  2 now in us (0: Redis' clock)  3 creation time of the lane stream, then for
 --       "open":   4 fresh (1: the caller has made the very first entry of the lane stream: buckets start full)
 --       "build":  4 name of the build (random)
+--       "drop":   4 name of the build, then per lane: key
 --       "index":  4 name of the build  5 tiers count (1, 0), then per event: key, member, order, tier
 --       "finish": 4 name of the build  5 new id (random)  6 fresh  7 for how long in us what was promised may be kept
 --       "begin":  4 new id (random)  5 fresh, for a limiter without lanes, whose creation time of the lane stream is 0
 -- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
 --       version of sluice wrote it: nothing may be touched)
---       build: {1} begun, {0} another's build is alive; index, finish: {1} or {0}: the build is no longer this one: stop
+--       build: {1, 1: the state is that of another lane stream, whose lanes are to be dropped first} begun, {0} another's
+--       build is alive; drop: {1, keys of further lanes to drop...}; index, finish: {1}; all three {0}: the build is no longer
+--       this one: stop
 --       begin: {1, id, calls}, {0} (the state belongs to a pipeline) or {2, format}
--- Invariant: the id appears only after every body of the lane stream was indexed under one build.
+-- Invariant: the id appears only after every body of the lane stream was indexed under one build. Of another lane stream's
+--       state the buckets are kept, and so is since: nothing of them is lost.
 --
 -- cat common.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
 local what, now, lanes = ARGV[1], clock(tonumber(ARGV[2])), ARGV[3]
 local FORMAT = '1'
-local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt', 'format')
+local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt', 'format', 'since', 'adopted')
 
 if what == 'open' then
   if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
   if not e[1] or e[2] ~= lanes then return {0} end
-  if ARGV[4] == '1' then redis.call('HSET', KEYS[1], 'since', '0') end
+  if ARGV[4] == '1' and e[8] ~= lanes then redis.call('HSET', KEYS[1], 'since', '0') end
   return {1, e[1], tonumber(e[3] or '0')}
 elseif what == 'begin' then
   if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
@@ -37,11 +42,22 @@ elseif what == 'build' then
   if e[4] and e[4] ~= ARGV[4] and now - (tonumber(e[5]) or 0) < 10000000 then return {0} end
   redis.call('HDEL', KEYS[1], 'id', 'verified')
   redis.call('HSET', KEYS[1], 'lanes', lanes, 'building', ARGV[4], 'buildingAt', d(now))
-  return {1}
+  if e[2] and e[2] ~= lanes then
+    e[8] = lanes
+    redis.call('HSET', KEYS[1], 'adopted', lanes)
+  end
+  return {1, e[8] == lanes and 1 or 0}
 end
 
 if e[4] ~= ARGV[4] or e[2] ~= lanes then return {0} end
-if what == 'index' then
+if what == 'drop' then
+  redis.call('HSET', KEYS[1], 'buildingAt', d(now))
+  if #KEYS > 2 then
+    redis.call('UNLINK', unpack(KEYS, 3))
+    redis.call('ZREM', KEYS[2], unpack(ARGV, 5))
+  end
+  return {1, unpack(redis.call('ZRANGE', KEYS[2], '0', '255'))}
+elseif what == 'index' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
   for i = 0, (#KEYS - 2) / 2 - 1 do
     local a = 6 + 4 * i
@@ -52,6 +68,8 @@ if what == 'index' then
 elseif what == 'finish' then
   -- Slots promised before the loss are kept for up to a second: buckets begin to fill when the last of them has passed.
   redis.call('HDEL', KEYS[1], 'building', 'buildingAt')
-  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', ARGV[6] == '1' and '0' or d(now + tonumber(ARGV[7])), 'n', '1')
+  local since = ARGV[6] == '1' and '0' or d(now + tonumber(ARGV[7]))
+  if e[7] and e[8] == lanes then since = e[7] end
+  redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', since, 'n', '1')
 end
 return {1}

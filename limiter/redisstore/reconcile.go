@@ -22,7 +22,8 @@ const (
 // reconcile verifies every stored body once, when it has reached the age: one that has no place in the index gets one. It
 // lost it, or never had one, when a worker died before it could park, or when Redis lost writes. It goes on until ctx ends.
 //
-// A body is known to be old enough by the stream's last sequence, as of two looks ago; nobody's clock matters.
+// A body is known to be old enough by the stream's last sequence, as of two looks ago; nobody's clock matters. These looks
+// also tell when the stream was deleted and created anew: the state belongs to the old one then, and is opened anew.
 func (s *Store) reconcile(ctx context.Context) {
 	age := s.opt.VerifyAge
 	if age == 0 {
@@ -31,18 +32,41 @@ func (s *Store) reconcile(ctx context.Context) {
 	looks := time.NewTicker(age / 2)
 	defer looks.Stop()
 	var before, last uint64 // the last sequence, two looks ago and one look ago
+	var of int64            // creation time of the stream that they are of
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-looks.C:
 		}
-		if err := s.verify(ctx, before); err != nil && !errors.Is(err, ErrEpoch) && ctx.Err() == nil {
-			s.opt.Log.Debug("the index can't be verified now", "err", err)
+		if of == s.opt.Bodies.Created() && of == s.created.Load() {
+			if err := s.verify(ctx, before); err != nil && !errors.Is(err, ErrEpoch) && ctx.Err() == nil {
+				s.opt.Log.Debug("the index can't be verified now", "err", err)
+			}
 		}
-		if now, err := s.opt.Bodies.Last(ctx); err == nil {
-			before, last = last, now
+		now, err := s.opt.Bodies.Last(ctx)
+		if err != nil {
+			continue
 		}
+		if created := s.opt.Bodies.Created(); created != of {
+			of, last, s.verified = created, 0, 0 // it counts from 1
+			s.follow(created)
+		}
+		before, last = last, now
+	}
+}
+
+// follow lets the state be opened anew if it belongs to another lane stream than the one that there is.
+func (s *Store) follow(created int64) {
+	if created == s.created.Load() {
+		return
+	}
+	s.opt.Log.Warn("the lane stream was created anew; the lane index is built anew")
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		id := sh.epoch
+		sh.mu.Unlock()
+		sh.lose(id)
 	}
 }
 

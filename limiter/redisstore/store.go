@@ -114,6 +114,8 @@ type Store struct {
 	tries   atomic.Int64
 	opening sync.Mutex // one Open at a time
 
+	created atomic.Int64 // creation time of the lane stream that the state was opened for
+
 	promisesPassed atomic.Bool // see passed
 
 	verified uint64 // of the lane stream, by any worker; used by reconcile only
@@ -193,13 +195,23 @@ func (s *Store) Healthy() bool { return !s.away.Load() }
 
 // keys appends the four keys of one event's key in the order that all scripts expect.
 func (sh *shard) keys(to []string, key string) []string {
-	e := sh.tag + ":" + limiter.EncodeKey(key)
+	return sh.keysOf(to, limiter.EncodeKey(key))
+}
+
+// keysOf is keys for an encoded key.
+func (sh *shard) keysOf(to []string, token string) []string {
+	e := sh.tag + ":" + token
 	return append(to, sh.prefix+"ratelimit:"+e, sh.prefix+"lane:"+e, sh.prefix+"busy:"+e, sh.prefix+"retry:"+e)
 }
 
 // laneKeys appends the five keys of one event's key that scripts of lanes expect.
 func (sh *shard) laneKeys(to []string, key string) []string {
-	return append(sh.keys(to, key), sh.prefix+"collapse:"+sh.tag+":"+limiter.EncodeKey(key))
+	return sh.laneKeysOf(to, limiter.EncodeKey(key))
+}
+
+// laneKeysOf is laneKeys for an encoded key.
+func (sh *shard) laneKeysOf(to []string, token string) []string {
+	return append(sh.keysOf(to, token), sh.prefix+"collapse:"+sh.tag+":"+token)
 }
 
 // reply is a script's answer with when it ran, by this process' clock.

@@ -66,7 +66,7 @@ func OpenDeadLetters(ctx context.Context, js jetstream.JetStream, cfg Config) (*
 }
 
 // Created is when the stream was created, in Unix nanoseconds.
-func (d *DeadLetters) Created() int64 { return d.store.created }
+func (d *DeadLetters) Created() int64 { return d.store.created.Load() }
 
 // Bury stores ev with its reason, once within a minute, and returns when that is safe. The errors [pipeline.ErrTooLarge]
 // and [pipeline.ErrFull] say that it isn't stored; after any other it may be.

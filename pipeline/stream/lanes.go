@@ -29,9 +29,9 @@ func OpenLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lanes,
 	return &Lanes{names: n, store: s}, nil
 }
 
-// Created is when the stream was created, in Unix nanoseconds. Sequences mean something only together with it: a stream
-// that is created anew counts from 1 again.
-func (l *Lanes) Created() int64 { return l.store.created }
+// Created is when the stream was created, in Unix nanoseconds, as far as Mark, Last, Each or Stored have seen. Sequences mean
+// something only together with it: a stream that is created anew counts from 1 again.
+func (l *Lanes) Created() int64 { return l.store.created.Load() }
 
 // Append stores ev in the lane of its key. The errors [pipeline.ErrTooLarge] and [pipeline.ErrFull] say that it isn't stored; after
 // any other it may be.

@@ -28,7 +28,7 @@ func Takes(source jetstream.StreamConfig, subject string) bool {
 }
 
 func (d *DeadLetters) replayID(seq uint64) string {
-	return pipeline.ReplayPrefix + strconv.FormatInt(d.store.created, 10) + ":" + strconv.FormatUint(seq, 10)
+	return pipeline.ReplayPrefix + strconv.FormatInt(d.store.created.Load(), 10) + ":" + strconv.FormatUint(seq, 10)
 }
 
 // ReplayInLane is the event of a dead letter as it goes straight into its lane, because the message of Replay is too large
@@ -36,7 +36,7 @@ func (d *DeadLetters) replayID(seq uint64) string {
 // a copy of itself. Its Time is for the caller to set.
 func (d *DeadLetters) ReplayInLane(l DeadLetter) *pipeline.Event {
 	ev := *l.Event
-	ev.Source = pipeline.SourceID{Stream: d.store.name, Created: d.store.created, Seq: l.Seq}
+	ev.Source = pipeline.SourceID{Stream: d.store.name, Created: d.store.created.Load(), Seq: l.Seq}
 	ev.Attempt, ev.First = 0, time.Time{}
 	return &ev
 }

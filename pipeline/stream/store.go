@@ -36,9 +36,9 @@ type store struct {
 	nc      *nats.Conn
 	stream  jetstream.Stream
 	name    string
-	api     string // prefix of the JetStream API, with the last dot
-	quota   string // the variable that says its size
-	created int64
+	api     string       // prefix of the JetStream API, with the last dot
+	quota   string       // the variable that says its size
+	created atomic.Int64 // when the stream was created, Unix nanoseconds, as far as info has told
 
 	// Messages with the id of a part that was deleted would be taken for it for a while, and not stored. So part ids are this
 	// process' own, and others after each deletion.
@@ -67,9 +67,9 @@ func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name, qu
 	if cfg.JSDomain != "" {
 		api = "$JS." + cfg.JSDomain + ".API."
 	}
-	return &store{
-		js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, created: created(s.CachedInfo()), process: nuid.Next(),
-	}, nil
+	opened := &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, process: nuid.Next()}
+	opened.created.Store(created(s.CachedInfo()))
+	return opened, nil
 }
 
 // put stores an event under subject, once per id within dedupeWindow, and returns the sequence of its message, or of the
@@ -289,10 +289,16 @@ func (s *store) call(ctx context.Context, operation string, request, answer any)
 	return json.Unmarshal(reply.Data, answer)
 }
 
-// info asks about the stream.
+// info asks about the stream, and notes if it was created anew.
 func (s *store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := s.stream.Info(ctx)
-	return info, explain(s.nc, "reading stream "+s.name, err)
+	if err != nil {
+		return nil, explain(s.nc, "reading stream "+s.name, err)
+	}
+	if now := created(info); s.created.Swap(now) != now {
+		s.parts.Clear() // the new one counts from 1 again
+	}
+	return info, nil
 }
 
 // each calls fn with all events of the stream whose subjects match one of filters (none: all), in the order they were stored

@@ -357,3 +357,36 @@ func TestAppendWithoutPermissionSaysSo(t *testing.T) {
 	_, err := openLanes(t, js, cfg).Append(t.Context(), event("k", 1, "x"))
 	wantText(t, err, "no permission: storing in stream SLUICE_LANES")
 }
+
+func TestRecreatedLanesAreNoticed(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l := openLanes(t, js, cfg)
+	if first, err := l.Mark(t.Context()); !first || err != nil {
+		t.Fatal(first, err)
+	}
+	large := event("k", 1, strings.Repeat("x", int(js.Conn().MaxPayload())-100))
+	old := appendEvent(t, l, large) // two messages
+	was := l.Created()
+	if err := js.DeleteStream(t.Context(), "SLUICE_LANES"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Mark(t.Context()); err == nil || l.Created() != was {
+		t.Errorf("without a stream: %v, created %d, want an error and %d", err, l.Created(), was)
+	}
+	if _, err := Setup(t.Context(), js, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if first, err := l.Mark(t.Context()); !first || err != nil || l.Created() == was {
+		t.Errorf("in the new stream: %t, %v, created %d", first, err, l.Created())
+	}
+	for i := range 4 {
+		appendEvent(t, l, event("k", uint64(i+2), "data"))
+	}
+	if err := l.Delete(t.Context(), "k", old); err != nil { // of another event now
+		t.Fatal(err)
+	}
+	if n, err := l.Stored(t.Context()); err != nil || n != 3 {
+		t.Errorf("%d messages are left, %v, want 3: only the one was deleted", n, err)
+	}
+}
