@@ -58,6 +58,7 @@ orderly way, a second one at once with exit code 1.`,
 		newSetupCommand(),
 		newCheckCommand(),
 		newDLQCommand(),
+		newLanesCommand(),
 		newVersionCommand(),
 	)
 	markErrors(root)

@@ -46,7 +46,7 @@ func TestProbeTriesEveryCommandOfTheScripts(t *testing.T) {
 	for name, body := range map[string]string{
 		"common": commonLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
 		"epoch": epochLua, "verify": verifyLua, "charge": chargeLua,
-		"measure": measureLua,
+		"measure": measureLua, "mend": mendLua,
 	} {
 		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
 			if !probed[m[1]] {
@@ -193,6 +193,9 @@ func worksFromTheStart(t *testing.T, address Address) error {
 		}
 	}
 	if _, err := one.Backlog(); err != nil {
+		return err
+	}
+	if _, err := one.Inspect(ctx, shortPatience); err != nil {
 		return err
 	}
 	one.now = 0

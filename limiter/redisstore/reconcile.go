@@ -167,15 +167,15 @@ func (v *verification) add(ev *pipeline.Event, seq uint64) error {
 	if len(v.events) < maxKeys {
 		return nil
 	}
-	return v.flush(verifyLock, seq)
+	return v.flush(verifyLock, int64(seq))
 }
 
 // end verifies what is left and lets others go on from last.
-func (v *verification) end(last uint64) error { return v.flush(0, last) }
+func (v *verification) end(last uint64) error { return v.flush(0, int64(last)) }
 
-// flush verifies the events collected, up to the sequence upTo. The place of one that seems to have none is given only
+// flush verifies the events collected, up to the sequence upTo (-1: some of them). The place of one that seems to have none is given only
 // after another look at its body: had it been settled since it was read, there would be none.
-func (v *verification) flush(lock time.Duration, upTo uint64) error {
+func (v *verification) flush(lock time.Duration, upTo int64) error {
 	var missing []int64
 	var err error
 	if len(v.events) > 0 {
@@ -194,7 +194,7 @@ func (v *verification) flush(lock time.Duration, upTo uint64) error {
 			orphans = append(orphans, ev)
 		}
 	}
-	added, err := v.call(orphans, lock, int64(upTo), true)
+	added, err := v.call(orphans, lock, upTo, true)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (b *bodies) Between(_ context.Context, after, last uint64, fn func(*pipelin
 }
 
 func (b *bodies) Has(_ context.Context, key string, seq uint64) (bool, error) {
-	return b.events[seq-1].Key == key, nil
+	return seq <= uint64(len(b.events)) && b.events[seq-1].Key == key, nil
 }
 
 // store stores n bodies of key and returns their sequences. Their places in the source are 1000 further.

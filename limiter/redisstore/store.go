@@ -59,6 +59,8 @@ var (
 	rearmLua string
 	//go:embed measure.lua
 	measureLua string
+	//go:embed mend.lua
+	mendLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -75,6 +77,7 @@ var (
 	forgetScript  = script(forgetLua)
 	rearmScript   = script(rearmLua)
 	measureScript = script(measureLua)
+	mendScript    = script(mendLua)
 )
 
 // Options of a [Store].

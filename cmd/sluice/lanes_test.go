@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/redis/go-redis/v9"
+
+	"sluice/integration/testenv"
+	"sluice/limiter"
+	"sluice/limiter/redisstore"
+	"sluice/pipeline"
+	"sluice/pipeline/stream"
+)
+
+func TestLanesAreCheckedAndRepaired(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	redisServer := testenv.Redis(t)
+	t.Setenv("SLUICE_REDIS_URL", redisServer.URL())
+	lanes, err := stream.OpenLanes(t.Context(), r.js, r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits, err := limiter.ParseLimits("1/h burst 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redisServer.Client()
+	store, err := redisstore.New(rdb, redisstore.Options{
+		Name: "sluice", Worker: "me", Limit: limits, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		ev := &pipeline.Event{
+			ID: fmt.Sprint(i), Key: "alice", Subject: "events.alice", Time: time.Now(), Cost: 1,
+			Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: uint64(100 + i)},
+		}
+		seq, err := lanes.Append(t.Context(), ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Park(t.Context(), pipeline.ParkRequest{Key: ev.Key, Entry: pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Cost: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(wantCode int, args ...string) (string, string) {
+		t.Helper()
+		code, stdout, stderr := execute(t, t.Context(), "", append([]string{"lanes"}, args...)...)
+		if code != wantCode {
+			t.Errorf("%v: exit %d, want %d; %s%s", args, code, wantCode, stdout, stderr)
+		}
+		return stdout, stderr
+	}
+	const well = "20 stored events and 20 places in 1 lane: all is well\n"
+	if stdout, _ := run(0, "check"); stdout != well {
+		t.Errorf("it prints %q, want %q", stdout, well)
+	}
+	if _, stderr := run(2, "repair"); !strings.Contains(stderr, "--yes") {
+		t.Errorf("without a terminal: %q", stderr)
+	}
+
+	lane := "lane:{" + limiter.Tag(limiter.Shard("alice")) + "}:alice"
+	rdb.ZRemRangeByRank(t.Context(), lane, 3, 3)
+	rdb.ZAdd(t.Context(), lane, redis.Z{Member: "999", Score: 50})
+	stdout, stderr := run(1, "repair", "--dry-run", "--json")
+	got := decodeInto[inspectionJSON](t, stdout)
+	if len(got.Findings) != 2 || got.Findings[0].Finding != redisstore.NoPlace || got.Findings[1].Finding != redisstore.NoBody ||
+		got.Findings[1].Key != "alice" || got.Findings[1].Seq != 999 || got.Events != 20 {
+		t.Errorf("it prints %s", stdout)
+	}
+	if want := "2 findings (1 no_body, 1 no_place)"; !strings.Contains(stderr, want) {
+		t.Errorf("it says %q, want %q", stderr, want)
+	}
+	if stdout, _ := run(0, "repair", "--yes"); stdout != "mended; before: 2 findings\n"+well {
+		t.Errorf("it prints %q", stdout)
+	}
+}
+
+func TestFindingsAreATable(t *testing.T) {
+	in := redisstore.Inspection{Bodies: 3, Places: 2, Lanes: 1}
+	for i := range findingRows + 5 {
+		in.Findings = append(in.Findings, redisstore.Finding{Kind: redisstore.NoPlace, Key: "a\nb", Seq: uint64(i)})
+	}
+	lines := strings.Split(findingTable(false, in), "\n")
+	if len(lines) != findingRows+4 || lines[0] != "finding   key     seq  detail" || lines[1] != `no_place  "a\nb"    -` ||
+		lines[findingRows+1] != "and 5 more; --json prints all" || lines[findingRows+2] != "3 stored events and 2 places in 1 lane" {
+		t.Errorf("%d lines, such as %q", len(lines), lines[:3])
+	}
+}
