@@ -25,7 +25,7 @@ func TestIndexIsInspectedAndMendedUnderAWorker(t *testing.T) {
 	}
 	rdb := w.redis.Client()
 	store, err := redisstore.New(rdb, redisstore.Options{
-		Name: "sluice", Worker: "other", Limit: limits, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
+		Name: "sluice", Worker: "other", Limits: limiter.Fixed(limits), Bodies: lanes, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

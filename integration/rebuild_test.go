@@ -37,7 +37,7 @@ func TestIndexOfAMillionEventsIsRebuiltInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	store, err := redisstore.New(rdb, redisstore.Options{
-		Name: "sluice", Worker: "me", Limit: limits, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
+		Name: "sluice", Worker: "me", Limits: limiter.Fixed(limits), Bodies: lanes, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

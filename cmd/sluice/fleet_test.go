@@ -35,7 +35,7 @@ func TestFleetFiguresTellThrottledFromEligible(t *testing.T) {
 	must(err)
 	limits, err := limiter.ParseLimits("1/h burst 1")
 	must(err)
-	store, err := redisstore.New(testenv.Redis(t).Client(), redisstore.Options{Name: "sluice", Worker: "me", Limit: limits, Bodies: lanes, Log: log})
+	store, err := redisstore.New(testenv.Redis(t).Client(), redisstore.Options{Name: "sluice", Worker: "me", Limits: limiter.Fixed(limits), Bodies: lanes, Log: log})
 	must(err)
 	must(store.Start(t.Context()))
 	for i := range 1000 {
@@ -44,7 +44,7 @@ func TestFleetFiguresTellThrottledFromEligible(t *testing.T) {
 			Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: uint64(i + 1)},
 		}
 		if i < 10 {
-			_, err = store.Reserve(t.Context(), ev.Key, 1, 0)
+			_, err = store.Reserve(t.Context(), ev.Key, "", 1, 0)
 			must(err)
 		}
 		seq, err := lanes.Append(t.Context(), ev)

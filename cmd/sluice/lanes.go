@@ -16,6 +16,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"sluice/limiter"
 	"sluice/limiter/redisstore"
 	"sluice/pipeline/stream"
 )
@@ -128,7 +129,7 @@ func openIndex(ctx context.Context, report func(error)) (store *redisstore.Store
 	}
 	if err == nil {
 		store, err = redisstore.New(rdb, redisstore.Options{
-			Name: cfg.Name, Worker: workerID(), Limit: cfg.Limit, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
+			Name: cfg.Name, Worker: workerID(), Limits: limiter.Fixed(cfg.Limit), Tiers: cfg.AllowTier, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
 		})
 	}
 	if err != nil {

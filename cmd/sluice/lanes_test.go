@@ -31,7 +31,7 @@ func TestLanesAreCheckedAndRepaired(t *testing.T) {
 	}
 	rdb := redisServer.Client()
 	store, err := redisstore.New(rdb, redisstore.Options{
-		Name: "sluice", Worker: "me", Limit: limits, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
+		Name: "sluice", Worker: "me", Limits: limiter.Fixed(limits), Bodies: lanes, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

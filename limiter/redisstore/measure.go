@@ -41,7 +41,7 @@ func (s *Store) Backlog() (Backlog, error) {
 }
 
 func (sh *shard) backlog() (Backlog, error) {
-	v, err := sh.measure(nil, untakenSample)
+	v, err := sh.measure(nil, nil, untakenSample)
 	if err != nil {
 		return Backlog{}, err
 	}
@@ -58,26 +58,52 @@ func (sh *shard) backlog() (Backlog, error) {
 			keys = append(keys, key)
 		}
 	}
-	if v, err = sh.measure(keys, 0); err != nil {
-		return Backlog{}, err
-	}
-	found := int64(0)
-	for _, able := range v[4].([]any) {
-		found += integer(able)
-	}
+	found, err := sh.able(keys)
 	b.Eligible = found * untaken / int64(len(sample))
-	return b, nil
+	return b, err
 }
 
-// measure runs the script for the lanes of keys.
-func (sh *shard) measure(keys []string, most int) ([]any, error) {
+// able counts the events of the lanes of keys that could be pushed now. Lanes say which tier they go by, and are asked once
+// more if that isn't none.
+func (sh *shard) able(keys []string) (found int64, err error) {
+	tiers := make([]string, len(keys))
+	for range 2 {
+		v, err := sh.measure(keys, tiers, 0)
+		if err != nil {
+			return found, err
+		}
+		var others, theirs []string
+		for i, able := range v[4].([]any) {
+			if tier, is := able.(string); is {
+				others, theirs = append(others, keys[i]), append(theirs, tier)
+			} else {
+				found += integer(able)
+			}
+		}
+		if keys, tiers = others, theirs; len(keys) == 0 {
+			break
+		}
+	}
+	return found, nil
+}
+
+// measure runs the script for the lanes of keys in tiers.
+func (sh *shard) measure(keys, tiers []string, most int) ([]any, error) {
 	all := append(make([]string, 0, 2+3*len(keys)), sh.epochKey, sh.dueKey)
 	for _, key := range keys {
 		k := sh.keys(nil, key)
 		all = append(all, k[0], k[1], k[3])
 	}
-	args := append(make([]any, 0, 24), sh.rule.args...)
-	args = append(args, untakenGrace.Microseconds(), most, rand.IntN(1_000_000))
+	table := newTable(max(1, len(keys)), func(i int) *rule {
+		if i < len(keys) {
+			return sh.rule(keys[i], tiers[i])
+		}
+		return sh.rule("", "")
+	})
+	args := append(table.args, untakenGrace.Microseconds(), most, rand.IntN(1_000_000))
+	for i := range keys {
+		args = append(args, table.places[i], tiers[i])
+	}
 	r, err := sh.run(measureScript, all, args)
 	return r.values, err
 }

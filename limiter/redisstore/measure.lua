@@ -2,18 +2,20 @@
 -- many events of given lanes could be pushed now.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per lane: ratelimit lane retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the limits (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
 --       grace us: how long a lane is due before it counts; most lanes to show; where those begin, in millionths of the way
---       from the longest due to the last
+--       from the longest due to the last; then per lane: its rule, its class
 -- reply {1} the epoch is another, nothing was written; else {0, now, 0, lanes, lanes that nobody takes, us for which the
---       first is due (0: none is), {keys of some}, {per lane given: its events that could be pushed now}}
+--       first is due (0: none is), {keys of some}, {per lane given: its events that could be pushed now, or the name of
+--       its class if that is another}}
 -- Invariant: nothing is written. What it costs doesn't grow with the number of lanes or of events.
 --
--- cat common.lua measure.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 1000000 60000000 0 1 '' 0 1 100000 20 -1 350000 16 0
+-- cat common.lua measure.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 350000 16 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local L, a = limits()
+local all, a = rules()
+local L -- of the lane
 local before, most, start = d(now - tonumber(ARGV[a])), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
 
 -- able answers how many events of a lane could be pushed now, each at the price of the first.
@@ -36,6 +38,9 @@ if untaken > 0 and most > 0 then
   reply[7] = redis.call('ZRANGE', KEYS[2], d(from), d(min(untaken, from + most) - 1))
 end
 for i = 1, (#KEYS - 2) / 3 do
-  reply[8][i] = able(load(L, KEYS[3 * i]), KEYS[3 * i + 1], KEYS[3 * i + 2])
+  L = all[ARGV[a + 1 + 2 * i]]
+  local s = load(L, KEYS[3 * i])
+  local known = not s or s.class == ARGV[a + 2 + 2 * i]
+  reply[8][i] = known and able(s, KEYS[3 * i + 1], KEYS[3 * i + 2]) or s.class
 end
 return reply

@@ -102,7 +102,7 @@ func TestEligibleOfManyUntakenLanesIsEstimated(t *testing.T) {
 	}
 	r.at(10_000_000)
 	r.backlog(Backlog{Lanes: lanes, Eligible: lanes, Overdue: 9_900 * time.Millisecond})
-	v, err := r.shards[0].measure(nil, untakenSample)
+	v, err := r.shards[0].measure(nil, nil, untakenSample)
 	if err != nil || len(v[3].([]any)) != untakenSample {
 		t.Errorf("%v, %v, want %d lanes to look into", v, err, untakenSample)
 	}

@@ -91,7 +91,7 @@ func (s *Store) house(ctx context.Context, homeless map[uint64]bool) error {
 			all[sh] = &verification{shard: sh, ctx: ctx}
 		}
 		v := all[sh]
-		if v.events = append(v.events, stored{ev.Key, storedEntry(ev, seq)}); len(v.events) < maxKeys {
+		if v.events = append(v.events, stored{ev.Key, v.tierOf(ev), storedEntry(ev, seq)}); len(v.events) < maxKeys {
 			return nil
 		}
 		return v.insist()

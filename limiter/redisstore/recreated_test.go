@@ -56,7 +56,7 @@ func TestIndexOfARecreatedLaneStreamHoldsItsBodiesOnlyAndBucketsStay(t *testing.
 	if got := r.rdb.HGet(t.Context(), r.shard("k").epochKey, "since").Val(); got != since {
 		t.Errorf("buckets are said to be lost since %s, want %s", got, since)
 	}
-	if d, err := two.Reserve(t.Context(), "idle", 3, 0); err != nil || d.Verdict != limiter.Go {
+	if d, err := two.Reserve(t.Context(), "idle", "", 3, 0); err != nil || d.Verdict != limiter.Go {
 		t.Errorf("a key that had spent nothing: %+v, %v", d, err)
 	}
 	if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{Seq: 9, Order: 9, Cost: 1}}); !errors.Is(err, ErrEpoch) {
