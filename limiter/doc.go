@@ -17,7 +17,10 @@
 // All arithmetic is in integers, microseconds and tokens, so that it is exact, and so that the scripts in Redis, which know
 // only doubles, can do the same. [Model] is that arithmetic for one key with the time as an argument.
 //
+// [Resolver] says which limits rule a key: [Fixed] ones, or those of a [Book], whose rules for keys, tiers of keys, patterns and
+// all change while it is asked.
+//
 // Read limits.go and limit.go for what a person writes, class.go, state.go and sliding.go for the arithmetic, model.go,
-// local.go and tiers.go for its use, decision.go for the answers, and key.go for how the key of an event becomes a name in
+// local.go and tiers.go for its use, place.go and book.go for rules that change, decision.go for the answers, and key.go for how the key of an event becomes a name in
 // Redis and NATS.
 package limiter
