@@ -176,7 +176,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	w.store.Store(store)
-	fleet, err := stream.JoinFleet(nc, sc, id)
+	fleet, err := stream.JoinFleet(nc, sc, stream.WorkerInfo{ID: id})
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type Fleet struct {
 	self    string
 
 	mu    sync.Mutex
-	away  bool // this worker doesn't see Redis
+	info  WorkerInfo // this worker
 	heard map[string]beat
 	since time.Time // since when this worker hears itself, and so others; zero: it doesn't
 }
@@ -36,22 +36,30 @@ type beat struct {
 	away bool
 }
 
-// beatNote is the payload of a message on sluice.worker.
-type beatNote struct {
-	ID   string `json:"id"`
-	Away bool   `json:"away,omitempty"`
+// WorkerInfo is what a worker tells of itself. It is the payload of a message on sluice.worker, in JSON.
+type WorkerInfo struct {
+	ID       string        `json:"id"`
+	Away     bool          `json:"away,omitempty"`     // it is without Redis
+	Limits   LimitsVersion `json:"limits"`             // that rule in it
+	Settings string        `json:"settings,omitempty"` // tells equal settings from others
+	Build    string        `json:"build,omitempty"`
+	Since    time.Time     `json:"since,omitzero"` // when it started, by its own clock
+}
+
+func parseWorkerInfo(data []byte) (info WorkerInfo, ok bool) {
+	err := json.Unmarshal(data, &info)
+	return info, err == nil && info.ID != ""
 }
 
 // Worker is the core NATS subject on which workers tell that they are alive.
 func (n Names) Worker() string { return n.name + ".worker" }
 
-// JoinFleet begins to listen; Run speaks. id is unique among the live workers.
-func JoinFleet(nc *nats.Conn, cfg Config, id string) (*Fleet, error) {
-	f := &Fleet{nc: nc, subject: cfg.names().Worker(), self: id, heard: map[string]beat{}}
+// JoinFleet begins to listen; Run speaks. The ID of self is unique among the live workers.
+func JoinFleet(nc *nats.Conn, cfg Config, self WorkerInfo) (*Fleet, error) {
+	f := &Fleet{nc: nc, subject: cfg.names().Worker(), self: self.ID, info: self, heard: map[string]beat{}}
 	if _, err := nc.Subscribe(f.subject, func(msg *nats.Msg) {
-		var note beatNote
-		if json.Unmarshal(msg.Data, &note) == nil && note.ID != "" {
-			f.hear(note, time.Now())
+		if info, ok := parseWorkerInfo(msg.Data); ok {
+			f.hear(info, time.Now())
 		}
 	}); err != nil {
 		return nil, explain(nc, fmt.Sprintf("listening on %s", f.subject), err)
@@ -76,31 +84,39 @@ func (f *Fleet) Run(ctx context.Context) {
 // Tell says whether this worker is without Redis.
 func (f *Fleet) Tell(away bool) {
 	f.mu.Lock()
-	changed := f.away != away
-	f.away = away
+	changed := f.info.Away != away
+	f.info.Away = away
 	f.mu.Unlock()
 	if changed {
 		f.say()
 	}
 }
 
+// RunsLimits says which limits rule in this worker.
+func (f *Fleet) RunsLimits(v LimitsVersion) {
+	f.mu.Lock()
+	f.info.Limits = v
+	f.mu.Unlock()
+	f.say()
+}
+
 func (f *Fleet) say() {
 	f.mu.Lock()
-	note, err := json.Marshal(beatNote{ID: f.self, Away: f.away})
+	note, err := json.Marshal(f.info)
 	f.mu.Unlock()
 	if err == nil {
 		_ = f.nc.Publish(f.subject, note) // unsaid: then nothing is heard either, and Workers answers none
 	}
 }
 
-func (f *Fleet) hear(note beatNote, now time.Time) {
+func (f *Fleet) hear(note WorkerInfo, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if note.ID == f.self {
 		if now.Sub(f.heard[f.self].at) > beatsLive {
 			f.since = now
 		}
-		note.Away = f.away // what was said before the last Tell may come after it
+		note.Away = f.info.Away // what was said before the last Tell may come after it
 	}
 	f.heard[note.ID] = beat{at: now, away: note.Away}
 }
@@ -121,7 +137,7 @@ func (f *Fleet) workers(now time.Time) (ids []string, away int) {
 			continue
 		}
 		ids = append(ids, id)
-		if id == f.self && f.away || id != f.self && b.away {
+		if id == f.self && f.info.Away || id != f.self && b.away {
 			away++
 		}
 	}

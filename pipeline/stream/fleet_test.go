@@ -21,7 +21,7 @@ func TestWorkersAreLiveForThreeSecondsAfterTheyWereHeard(t *testing.T) {
 	}
 	beats := func(s float64, ids ...string) {
 		for _, id := range ids {
-			f.hear(beatNote{ID: id}, at(s))
+			f.hear(WorkerInfo{ID: id}, at(s))
 		}
 	}
 	want(0, 0)
@@ -30,9 +30,9 @@ func TestWorkersAreLiveForThreeSecondsAfterTheyWereHeard(t *testing.T) {
 	beats(1, "b", "a")
 	want(2, 0, "a", "b")
 	beats(2, "b")
-	f.hear(beatNote{ID: "c", Away: true}, at(2.5))
+	f.hear(WorkerInfo{ID: "c", Away: true}, at(2.5))
 	want(2.6, 1, "a", "b", "c") // it grows at once
-	f.away = true
+	f.info.Away = true
 	want(2.6, 2, "a", "b", "c")
 	beats(3, "b") // said before it was away
 	want(4, 2, "a", "b", "c")
@@ -53,7 +53,7 @@ func TestFleetHearsWhatChangesAtOnce(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	for _, id := range []string{"a", "b"} {
-		f, err := JoinFleet(rawConn(t, cfg.URLs), cfg, id)
+		f, err := JoinFleet(rawConn(t, cfg.URLs), cfg, WorkerInfo{ID: id})
 		if err != nil {
 			t.Fatal(err)
 		}

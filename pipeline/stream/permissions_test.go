@@ -19,6 +19,8 @@ var (
 		"$JS.API.STREAM.MSG.DELETE.SLUICE_LANES", "$JS.API.CONSUMER.CREATE.SLUICE_LANES.>", "$JS.API.CONSUMER.MSG.NEXT.SLUICE_LANES.>",
 		"$JS.API.CONSUMER.DELETE.SLUICE_LANES.>", "$JS.API.CONSUMER.INFO.SLUICE_LANES.>",
 		"$JS.API.STREAM.INFO.SLUICE_DLQ",
+		"$JS.API.STREAM.INFO.KV_sluice_limits", "$JS.API.CONSUMER.CREATE.KV_sluice_limits.>", "$JS.API.CONSUMER.DELETE.KV_sluice_limits.>",
+		"$JS.FC.KV_sluice_limits.>",
 		"sluice.lane.>", "sluice.dlq.>", "sluice.cooling", "sluice.worker",
 	}
 	workerMaySubscribe = []string{"_SLUICE.>", "sluice.cooling", "sluice.worker"}
@@ -50,13 +52,24 @@ func TestLeastPermissionsOfAWorkerSuffice(t *testing.T) {
 	if n, _, err := (&Source{js: js, cfg: cfg}).Behind(t.Context()); err != nil || n != 3 {
 		t.Errorf("behind by %d events, %v", n, err)
 	}
+	kv, err := admin.KeyValue(t.Context(), "sluice_limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"2/s", "bad"} {
+		if _, err := kv.PutString(t.Context(), "key.k", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limits := newLimitsRig(t, js, cfg, quickPace)
+	limits.has("k", "2/s")
 	s, l, dlq := open(t, js, cfg, quick), openLanes(t, js, cfg), openDeadLetters(t, js, cfg)
 	stop, err := NewGossip(js.Conn(), cfg).Subscribe(func(string, time.Duration) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	fleet, err := JoinFleet(js.Conn(), cfg, "w")
+	fleet, err := JoinFleet(js.Conn(), cfg, WorkerInfo{ID: "w"})
 	if err != nil {
 		t.Fatal(err)
 	}

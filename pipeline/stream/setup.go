@@ -23,7 +23,7 @@ type Action struct {
 }
 
 var setupSteps = []func(context.Context, jetstream.JetStream, Config) (Action, error){
-	ensureSource, ensureConsumer, ensureLanes, ensureDLQ,
+	ensureSource, ensureConsumer, ensureLanes, ensureDLQ, ensureLimits,
 }
 
 // Setup makes sure that the streams and the consumer are there and fit, and says what it found and did. It creates what

@@ -27,7 +27,8 @@ func TestSetupCreatesThenFinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "stream EVENTS " + did + ", consumer sluice of stream EVENTS " + did + ", stream SLUICE_LANES " + did + ", stream SLUICE_DLQ " + did
+		want := "stream EVENTS " + did + ", consumer sluice of stream EVENTS " + did + ", stream SLUICE_LANES " + did + ", stream SLUICE_DLQ " + did +
+			", KV bucket sluice_limits " + did
 		if got := dids(actions); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -183,7 +184,7 @@ func TestMissingObjectsAreFaultsWithRemedies(t *testing.T) {
 	cfg.Setup = SetupOwn
 	actions, err := Setup(t.Context(), js, cfg)
 	wantText(t, err, "there is no stream EVENTS", "create it", "SLUICE_SETUP=all", "SLUICE_STREAM")
-	if got, want := dids(actions), "stream EVENTS missing, stream SLUICE_LANES created, stream SLUICE_DLQ created"; got != want {
+	if got, want := dids(actions), "stream EVENTS missing, stream SLUICE_LANES created, stream SLUICE_DLQ created, KV bucket sluice_limits created"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	off := cfg
