@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -253,6 +255,14 @@ func runPart(r *reader, env *environment, cfg *Config) {
 	if n, portErr := strconv.Atoi(port); err != nil || portErr != nil || n < 0 || n > 65535 {
 		r.faultf("ADMIN_ADDR", cfg.AdminAddr, "is not host:port; use one such as %s", presetOf("ADMIN_ADDR"))
 	}
+}
+
+// fingerprint is the same for equal settings, and most likely another for others. Secrets, and what may differ between workers that
+// do the same, don't count.
+func (cfg Config) fingerprint() string {
+	cfg.AdminAddr, cfg.AdminExplicit, cfg.LogLevel, cfg.LogFormat = "", false, 0, ""
+	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", cfg))
+	return hex.EncodeToString(sum[:4])
 }
 
 // newLogger logs to w as LOG_LEVEL and LOG_FORMAT say.

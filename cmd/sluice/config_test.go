@@ -370,3 +370,26 @@ func writeCertificate(t *testing.T) (cert, key string) {
 	key = writeFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
 	return cert, key
 }
+
+func TestFingerprintTellsSettingsApart(t *testing.T) {
+	load := func(pairs ...string) string {
+		t.Helper()
+		setEnvironment(t, append([]string{"SLUICE_SINK=log", "SLUICE_NATS_USER=u", "SLUICE_NATS_PASSWORD=a"}, pairs...)...)
+		cfg, err := loadConfig(workerParts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg.fingerprint()
+	}
+	base := load()
+	for _, same := range []string{"SLUICE_ADMIN_ADDR=127.0.0.1:0", "SLUICE_LOG_LEVEL=debug", "SLUICE_NATS_PASSWORD=b", "SLUICE_LIMIT=10/s burst 20", "SLUICE_KEY=subject:2"} {
+		if got := load(same); got != base {
+			t.Errorf("%s changes the fingerprint", same)
+		}
+	}
+	for _, other := range []string{"SLUICE_LIMIT=10/s", "SLUICE_KEY=subject:1", "SLUICE_MAX_WAIT=2h", "SLUICE_CONCURRENCY=8", "SLUICE_REDIS_URL=redis://h/1"} {
+		if got := load(other); got == base {
+			t.Errorf("%s doesn't change the fingerprint", other)
+		}
+	}
+}

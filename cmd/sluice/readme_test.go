@@ -11,6 +11,7 @@ import (
 	"sluice/limiter"
 	"sluice/limiter/redisstore"
 	"sluice/pipeline/metrics"
+	"sluice/pipeline/stream"
 	"sluice/sink"
 )
 
@@ -64,6 +65,7 @@ func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
 	reg := newRegistry()
 	w := &worker{reg: reg}
 	w.registerUp()
+	w.registerLimits(&stream.Limits{})
 	metrics.New(reg, "webhook", sink.Classes, sink.Class)
 	fleet := metrics.NewFleet(reg, time.Hour)
 	for f := metrics.Eligible; f <= metrics.Workers; f++ {

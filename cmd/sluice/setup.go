@@ -21,7 +21,7 @@ func newSetupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Create the streams and the consumer that are missing, and say what there is",
-		Long: `Create what is missing in JetStream, as SLUICE_SETUP permits: own (sluice's lanes, dead letters and consumer), all
+		Long: `Create what is missing in JetStream, as SLUICE_SETUP permits: own (sluice's lanes, dead letters, limits and consumer), all
 (the source stream too) or off (only look). It may be run any number of times. A source stream or consumer that exists
 is never changed; of sluice's own streams only size and replicas are. Exits with 1 if something is missing or unfit.`,
 		Example: `  sluice setup

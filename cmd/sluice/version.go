@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -36,6 +37,18 @@ func buildInfo() build {
 		}
 	}
 	return b
+}
+
+// short is the version, with the commit if that says more.
+func (b build) short() string {
+	if b.Version != "(devel)" && b.Version != "unknown" || b.Commit == "unknown" {
+		return b.Version
+	}
+	hash, modified, _ := strings.Cut(b.Commit, "-")
+	if modified != "" {
+		modified = "+"
+	}
+	return hash[:min(len(hash), 9)] + modified
 }
 
 // fill sets the empty fields from info.

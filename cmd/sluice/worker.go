@@ -164,6 +164,23 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	id := workerID()
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var background sync.WaitGroup
+	defer func() {
+		stop()
+		background.Wait()
+	}()
+	fleet, err := stream.JoinFleet(nc, sc, w.info(id))
+	if err != nil {
+		return err
+	}
+	book := limiter.NewBook(w.cfg.Limit)
+	live, err := stream.OpenLimits(ctx, js, sc, book, w.log, fleet.RunsLimits)
+	if err != nil {
+		return err
+	}
+	w.registerLimits(live)
+	background.Go(func() { live.Run(running) })
 	store, err := redisstore.New(rdb, redisstore.Options{
 		Name: w.cfg.Name, Worker: id, Limits: limiter.Fixed(w.cfg.Limit), Tiers: w.cfg.AllowTier,
 		MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting, KeyConcurrency: w.cfg.KeyConcurrency,
@@ -176,16 +193,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	w.store.Store(store)
-	fleet, err := stream.JoinFleet(nc, sc, stream.WorkerInfo{ID: id})
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var background sync.WaitGroup
-	defer func() {
-		stop()
-		background.Wait()
-	}()
+	w.rearmLanes(running, &background, store, book)
 	background.Go(func() { store.Run(running) })
 	background.Go(func() { fleet.Run(running) })
 
@@ -217,6 +225,19 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	w.started.Store(true)
 	w.log.Info("working", "limit", w.cfg.Limit.String(), "key", w.cfg.Key.String(), "sink", pusher.Name(), "concurrency", w.cfg.Concurrency)
 	return w.pump(ctx, p, source)
+}
+
+// rearmLanes makes the store's lanes follow the book, if they can.
+func (w *worker) rearmLanes(ctx context.Context, background *sync.WaitGroup, store any, book *limiter.Book) {
+	lanes, ok := store.(interface {
+		Rearm(ctx context.Context, affected func(key string) bool) error
+	})
+	if !ok {
+		return
+	}
+	r := newRearmer(lanes.Rearm, w.log)
+	book.Subscribe(func(affected func(key string) bool) { r.changed(affected) })
+	background.Go(func() { r.run(ctx) })
 }
 
 // pump runs the pipeline and closes the source. When ctx ends, what the source holds goes back at once, before the pushes
@@ -316,15 +337,30 @@ func (w *worker) natsUp() bool {
 // registerUp registers what is known of the connections.
 func (w *worker) registerUp() {
 	up := func(name, help string, is func() bool) {
-		w.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		w.gauge(name, help, func() float64 {
 			if is() {
 				return 1
 			}
 			return 0
-		}))
+		})
 	}
 	up("sluice_nats_up", "Whether NATS is connected.", w.natsUp)
 	up("sluice_redis_up", "Whether Redis answers.", w.redisUp)
+}
+
+// registerLimits registers what is known of the limits that rule.
+func (w *worker) registerLimits(live *stream.Limits) {
+	w.gauge("sluice_limits_version", "The last change of limits that rules in this worker.", func() float64 { return float64(live.Version().Seq) })
+	w.gauge("sluice_limits_faults", "Entries in the bucket of limits that can't be understood and are ignored.", func() float64 { return float64(live.Faults()) })
+}
+
+func (w *worker) gauge(name, help string, value func() float64) {
+	w.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
+
+// info is what the worker tells of itself when it starts.
+func (w *worker) info(id string) stream.WorkerInfo {
+	return stream.WorkerInfo{ID: id, Settings: w.cfg.fingerprint(), Build: buildInfo().short(), Since: time.Now().UTC()}
 }
 
 // workerID is unique among all workers, and tells a person where to look.

@@ -24,10 +24,11 @@ type Fleet struct {
 	subject string
 	self    string
 
-	mu    sync.Mutex
-	info  WorkerInfo // this worker
-	heard map[string]beat
-	since time.Time // since when this worker hears itself, and so others; zero: it doesn't
+	mu     sync.Mutex
+	info   WorkerInfo // this worker
+	speaks bool       // Run has begun
+	heard  map[string]beat
+	since  time.Time // since when this worker hears itself, and so others; zero: it doesn't
 }
 
 // beat is what was heard last of a worker.
@@ -69,6 +70,9 @@ func JoinFleet(nc *nats.Conn, cfg Config, self WorkerInfo) (*Fleet, error) {
 
 // Run tells every second that this worker is alive, until ctx ends.
 func (f *Fleet) Run(ctx context.Context) {
+	f.mu.Lock()
+	f.speaks = true
+	f.mu.Unlock()
 	beats := time.NewTicker(beatEvery)
 	defer beats.Stop()
 	for {
@@ -96,8 +100,11 @@ func (f *Fleet) Tell(away bool) {
 func (f *Fleet) RunsLimits(v LimitsVersion) {
 	f.mu.Lock()
 	f.info.Limits = v
+	speaks := f.speaks
 	f.mu.Unlock()
-	f.say()
+	if speaks {
+		f.say()
+	}
 }
 
 func (f *Fleet) say() {
