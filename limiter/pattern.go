@@ -21,6 +21,12 @@ func validatePattern(s string) error {
 	return nil
 }
 
+// MatchPattern says whether key matches a pattern: a text in which each * stands for any bytes, or none.
+func MatchPattern(text, key string) bool {
+	p := pattern{parts: strings.Split(text, "*")}
+	return p.match(key)
+}
+
 // pattern is a text in which each * stands for any bytes, or none.
 type pattern struct {
 	text   string
@@ -29,6 +35,9 @@ type pattern struct {
 }
 
 func (p *pattern) match(key string) bool {
+	if len(p.parts) == 1 {
+		return key == p.parts[0]
+	}
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
 	if len(key) < len(first)+len(last) || !strings.HasPrefix(key, first) || !strings.HasSuffix(key, last) {
 		return false
@@ -66,15 +75,17 @@ func newPatterns(byText map[string]*Ruling) patterns {
 	}
 	slices.SortFunc(ps.lengths, func(a, b int) int { return cmp.Compare(b, a) })
 	for _, list := range ps.starts {
-		slices.SortFunc(list, func(a, b pattern) int {
-			return cmp.Or(cmp.Compare(b.literal(), a.literal()), cmp.Compare(a.text, b.text))
-		})
+		slices.SortFunc(list, func(a, b pattern) int { return ComparePatterns(a.text, b.text) })
 	}
 	return ps
 }
 
-// literal counts the bytes beside the *.
-func (p pattern) literal() int { return len(p.text) - strings.Count(p.text, "*") }
+// ComparePatterns is negative if a is the more specific pattern, and rules.
+func ComparePatterns(a, b string) int {
+	start := func(p string) int { return strings.IndexByte(p, '*') }
+	literal := func(p string) int { return len(p) - strings.Count(p, "*") }
+	return cmp.Or(cmp.Compare(start(b), start(a)), cmp.Compare(literal(b), literal(a)), cmp.Compare(a, b))
+}
 
 func (ps *patterns) match(key string) *Ruling {
 	for _, n := range ps.lengths {

@@ -100,6 +100,15 @@ func (b *LimitBucket) History(ctx context.Context, place limiter.Place) ([]Store
 	return history, nil
 }
 
+// Ruling is the rule that rules at the place of s: what it says, or, where that can't be understood, what was said last before.
+func (b *LimitBucket) Ruling(ctx context.Context, s StoredRule) (limiter.Rule, error) {
+	if s.Fault == nil || s.Place == (limiter.Place{}) {
+		return s.Rule, nil
+	}
+	history, err := b.History(ctx, s.Place)
+	return lastGood(history, s.Revision), err
+}
+
 // editTries is how often a change is tried that others make impossible.
 const editTries = 5
 
@@ -111,6 +120,9 @@ func (b *LimitBucket) Edit(ctx context.Context, place limiter.Place, by, comment
 			return was, is, err
 		}
 		is = StoredRule{Place: place, By: by, Comment: comment, Revision: was.Revision}
+		if was.Rule, err = b.Ruling(ctx, was); err != nil {
+			return was, is, err
+		}
 		if is.Rule, err = fn(was.Rule); err != nil {
 			return was, is, err
 		}

@@ -38,13 +38,17 @@ func (l *Limits) understand(ctx context.Context, e jetstream.KeyValueEntry, faul
 	if err != nil {
 		return c, false, fmt.Errorf("reading the history of %s: %w", s.Key, err)
 	}
-	c.Place = s.Place
-	for _, before := range history {
-		if before.Fault == nil && before.Revision < s.Revision {
-			c.Rule = before.Rule // the last one counts
+	return limiter.Change{Place: s.Place, Rule: lastGood(history, s.Revision)}, true, nil
+}
+
+// lastGood is the last rule before revision that can be understood.
+func lastGood(history []StoredRule, revision uint64) (r limiter.Rule) {
+	for _, s := range history {
+		if s.Fault == nil && s.Revision < revision {
+			r = s.Rule
 		}
 	}
-	return c, true, nil
+	return r
 }
 
 // historyTimeout bounds the reading of one key's history.

@@ -130,6 +130,9 @@ func (l *Limits) Run(ctx context.Context) {
 			wait = l.pace.retry
 		}
 		err := l.begin(ctx)
+		if ctx.Err() != nil {
+			return
+		}
 		l.report(err)
 		switch {
 		case errors.Is(err, errNoBucket):
