@@ -117,7 +117,7 @@ func Denied(ctx context.Context, js jetstream.JetStream, cfg Config) ([]string, 
 	if cfg.JSDomain != "" {
 		api = "$JS." + cfg.JSDomain + ".API."
 	}
-	lanes, dlq, consumer := n.LanesStream(), n.DLQStream(), cfg.Stream+"."+cfg.consumer()
+	lanes, dlq, limits, consumer := n.LanesStream(), n.DLQStream(), n.limitsStream(), cfg.Stream+"."+cfg.consumer()
 	oldest := api + "STREAM.MSG.GET." + cfg.Stream
 	if s, err := js.Stream(ctx, cfg.Stream); err == nil && s.CachedInfo().Config.AllowDirect {
 		oldest = api + "DIRECT.GET." + cfg.Stream
@@ -129,6 +129,8 @@ func Denied(ctx context.Context, js jetstream.JetStream, cfg Config) ([]string, 
 		api + "STREAM.MSG.GET." + lanes, api + "STREAM.MSG.DELETE." + lanes, api + "CONSUMER.CREATE." + lanes + ".check",
 		api + "CONSUMER.MSG.NEXT." + lanes + ".check", api + "CONSUMER.DELETE." + lanes + ".check",
 		api + "CONSUMER.INFO." + lanes + ".check", api + "STREAM.INFO." + dlq,
+		api + "STREAM.INFO." + limits, api + "CONSUMER.CREATE." + limits + ".check", api + "CONSUMER.DELETE." + limits + ".check",
+		"$JS.FC." + limits + ".check",
 		n.Lane("check"), n.Dead(pipeline.NoKey, "check"), n.Cooling(), n.Worker(),
 	} {
 		msg := nats.NewMsg(subject)

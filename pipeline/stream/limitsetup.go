@@ -17,7 +17,7 @@ func ensureLimits(ctx context.Context, js jetstream.JetStream, cfg Config) (Acti
 	s, err := js.Stream(ctx, n.limitsStream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if cfg.Setup == SetupOff {
-			action.Did = "missing"
+			action.Did, action.Detail = "missing", "SLUICE_LIMIT rules, and no limit can be changed while workers run"
 			return action, nil
 		}
 		doing := "creating " + action.Object
