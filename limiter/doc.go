@@ -21,6 +21,6 @@
 // all change while it is asked.
 //
 // Read limits.go and limit.go for what a person writes, class.go, state.go and sliding.go for the arithmetic, model.go,
-// local.go and tiers.go for its use, place.go and book.go for rules that change, decision.go for the answers, and key.go for how the key of an event becomes a name in
-// Redis and NATS.
+// local.go and tiers.go for its use, place.go, pattern.go and book.go for rules that change, decision.go for the answers,
+// and key.go for how the key of an event becomes a name in Redis and NATS.
 package limiter
