@@ -49,7 +49,6 @@ func TestChangedLimitRulesWithinASecondUnderLoad(t *testing.T) {
 		within                = time.Second
 		allowance             = 100 * time.Millisecond
 	)
-	t.Skip("the store has the same limits for all keys yet")
 	soak := os.Getenv("SLUICE_SOAK") != ""
 	w := newWorld(t)
 	w.measures = true

@@ -59,7 +59,7 @@ func TestFleetFiguresTellThrottledFromEligible(t *testing.T) {
 		_, err := r.js.Publish(t.Context(), "events.k", nil)
 		must(err)
 	}
-	fleet, err := stream.JoinFleet(r.js.Conn(), r.cfg, "me")
+	fleet, err := stream.JoinFleet(r.js.Conn(), r.cfg, stream.WorkerInfo{ID: "me"})
 	must(err)
 	ctx, stop := context.WithCancel(t.Context())
 	spoken := make(chan struct{})

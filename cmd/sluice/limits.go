@@ -63,7 +63,7 @@ func openRules(ctx context.Context, report func(error), parts ...part) (*ruleBox
 	if err != nil {
 		return nil, err
 	}
-	nc, err := dialNATS(ctx, cfg.NATS, report)
+	nc, err := stream.Dial(ctx, cfg.stream(), report)
 	if err != nil {
 		return nil, err
 	}

@@ -182,7 +182,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	w.registerLimits(live)
 	background.Go(func() { live.Run(running) })
 	store, err := redisstore.New(rdb, redisstore.Options{
-		Name: w.cfg.Name, Worker: id, Limits: limiter.Fixed(w.cfg.Limit), Tiers: w.cfg.AllowTier,
+		Name: w.cfg.Name, Worker: id, Limits: book, Tiers: w.cfg.AllowTier,
 		MaxWait: w.cfg.MaxWait, KeyMaxWaiting: w.cfg.KeyMaxWaiting, KeyConcurrency: w.cfg.KeyConcurrency,
 		Bodies: lanes, Log: w.log, Registry: w.reg,
 	})
@@ -193,7 +193,9 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	w.store.Store(store)
-	w.rearmLanes(running, &background, store, book)
+	rearmer := newRearmer(store.Rearm, w.log)
+	book.Subscribe(func(affected func(key string) bool) { rearmer.changed(affected) })
+	background.Go(func() { rearmer.run(running) })
 	background.Go(func() { store.Run(running) })
 	background.Go(func() { fleet.Run(running) })
 
@@ -225,19 +227,6 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	w.started.Store(true)
 	w.log.Info("working", "limit", w.cfg.Limit.String(), "key", w.cfg.Key.String(), "sink", pusher.Name(), "concurrency", w.cfg.Concurrency)
 	return w.pump(ctx, p, source)
-}
-
-// rearmLanes makes the store's lanes follow the book, if they can.
-func (w *worker) rearmLanes(ctx context.Context, background *sync.WaitGroup, store any, book *limiter.Book) {
-	lanes, ok := store.(interface {
-		Rearm(ctx context.Context, affected func(key string) bool) error
-	})
-	if !ok {
-		return
-	}
-	r := newRearmer(lanes.Rearm, w.log)
-	book.Subscribe(func(affected func(key string) bool) { r.changed(affected) })
-	background.Go(func() { r.run(ctx) })
 }
 
 // pump runs the pipeline and closes the source. When ctx ends, what the source holds goes back at once, before the pushes

@@ -39,7 +39,7 @@ func listWorkers(cmd *cobra.Command, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	nc, err := dialNATS(ctx, cfg.NATS, newProgress(cmd.ErrOrStderr(), 0).report)
+	nc, err := stream.Dial(ctx, cfg.stream(), newProgress(cmd.ErrOrStderr(), 0).report)
 	if err != nil {
 		return err
 	}
