@@ -107,3 +107,12 @@ func TestEligibleOfManyUntakenLanesIsEstimated(t *testing.T) {
 		t.Errorf("%v, %v, want %d lanes to look into", v, err, untakenSample)
 	}
 }
+
+func TestEligibleGoesByTheLimitsOfTheLanesTier(t *testing.T) {
+	r, limits := newLimitedRig(t, "1/h")
+	limits.setTier("pro", "5/h")
+	r.parkIn("pro", "k", 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	r.park("plain", 1, 2, 3)
+	r.at(1_000_000)
+	r.backlog(Backlog{Lanes: 2, Eligible: 5 + 1, Overdue: 900 * time.Millisecond})
+}
