@@ -63,17 +63,16 @@ func openRules(ctx context.Context, report func(error), parts ...part) (*ruleBox
 	if err != nil {
 		return nil, err
 	}
-	nc, err := stream.Dial(ctx, cfg.stream(), report)
-	if err != nil {
+	b := &ruleBox{cfg: cfg, sc: cfg.stream()}
+	if b.nc, err = stream.Dial(ctx, b.sc, report); err != nil {
 		return nil, err
 	}
-	b := &ruleBox{cfg: cfg, sc: cfg.stream(), nc: nc}
-	js, err := b.sc.JetStream(nc)
+	js, err := b.sc.JetStream(b.nc)
 	if err == nil {
 		b.bucket, err = stream.OpenLimitBucket(ctx, js, b.sc)
 	}
 	if err != nil {
-		nc.Close()
+		b.nc.Close()
 		return nil, err
 	}
 	return b, nil

@@ -29,7 +29,9 @@ func newRearmer(rearm func(context.Context, func(string) bool) error, log *slog.
 }
 
 // changed notes whose limits have changed. It doesn't block.
-func (r *rearmer) changed(affected ...func(key string) bool) {
+func (r *rearmer) changed(affected func(key string) bool) { r.add(affected) }
+
+func (r *rearmer) add(affected ...func(key string) bool) {
 	r.mu.Lock()
 	r.pending = append(r.pending, affected...)
 	if len(r.pending) > mostRearmed {
@@ -44,6 +46,7 @@ func (r *rearmer) changed(affected ...func(key string) bool) {
 
 // run re-arms until ctx ends; what fails it tries again.
 func (r *rearmer) run(ctx context.Context) {
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -59,10 +62,13 @@ func (r *rearmer) run(ctx context.Context) {
 			return slices.ContainsFunc(fns, func(fn func(string) bool) bool { return fn(key) })
 		})
 		if err != nil && ctx.Err() == nil {
-			r.log.Warn("waiting events don't follow changed limits yet; trying again", "err", err)
-			r.changed(fns...)
+			if !failing { // Redis may be away for long
+				r.log.Warn("waiting events don't follow changed limits yet; trying again", "err", err)
+			}
+			r.add(fns...)
 			pause = rearmRetry
 		}
+		failing = err != nil
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

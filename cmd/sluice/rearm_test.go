@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,7 +71,9 @@ func TestChangedLimitsRearmTheLanesTheyAffect(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c.lanes.keys = []string{"a", "b", "c"}
-				r := newRearmer(c.lanes.rearm, slog.New(slog.DiscardHandler))
+				var told strings.Builder
+				failures := c.lanes.fail
+				r := newRearmer(c.lanes.rearm, slog.New(slog.NewTextHandler(&told, nil)))
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { r.run(ctx); close(done) }()
@@ -78,6 +81,9 @@ func TestChangedLimitsRearmTheLanesTheyAffect(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				stop()
 				<-done
+				if n := strings.Count(told.String(), "\n"); n != min(failures, 1) {
+					t.Errorf("%d failures are told in %d lines", failures, n)
+				}
 				if !slices.EqualFunc(c.lanes.looks, c.want, slices.Equal[[]string]) {
 					t.Errorf("the looks are %q, want %q", c.lanes.looks, c.want)
 				}

@@ -193,9 +193,10 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	w.store.Store(store)
-	rearmer := newRearmer(store.Rearm, w.log)
-	book.Subscribe(func(affected func(key string) bool) { rearmer.changed(affected) })
-	background.Go(func() { rearmer.run(running) })
+	waiting := newRearmer(store.Rearm, w.log)
+	book.Subscribe(waiting.changed)
+	waiting.changed(func(string) bool { return true }) // limits may have changed while no worker ran
+	background.Go(func() { waiting.run(running) })
 	background.Go(func() { store.Run(running) })
 	background.Go(func() { fleet.Run(running) })
 

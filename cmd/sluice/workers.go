@@ -39,12 +39,12 @@ func listWorkers(cmd *cobra.Command, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	nc, err := stream.Dial(ctx, cfg.stream(), newProgress(cmd.ErrOrStderr(), 0).report)
+	sc := cfg.stream()
+	nc, err := stream.Dial(ctx, sc, newProgress(cmd.ErrOrStderr(), 0).report)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	sc := cfg.stream()
 	muster, err := stream.CallMuster(ctx, nc, sc)
 	if err != nil {
 		return err
