@@ -25,7 +25,7 @@ func BenchmarkReserveScript(b *testing.B) {
 			r.rdb.ConfigResetStat(b.Context())
 			b.ResetTimer()
 			for i := range b.N {
-				if _, err := r.shards[0].runReserve(batches[i%40]); err != nil {
+				if _, err := r.shards[0].bundle.runReserve(batches[i%40]); err != nil {
 					b.Fatal(err)
 				}
 			}

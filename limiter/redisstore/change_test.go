@@ -45,7 +45,7 @@ func TestChangesOfALimitUnderLoadKeepTheBound(t *testing.T) {
 				limits.set("k", pieces[p-1].limits)
 				r.at(now)
 				horizon := test.horizons[rnd.IntN(len(test.horizons))]
-				a := r.groups([]group{{reservation{"k", r.rule("k", ""), 1, horizon}, make([]int, 200)}})[0]
+				a := r.groups([]group{{reservation: reservation{"k", r.rule("k", ""), 1, horizon}, members: make([]int, 200)}})[0]
 				for range a.granted {
 					slots = append(slots, now)
 				}

@@ -109,7 +109,7 @@ func everyShardGrantsItsBurst(t *testing.T, _ place, rdb redis.UniversalClient) 
 // grantsBurst takes the burst of 10 and the second's worth of a fresh key, and sees what is said afterwards.
 func grantsBurst(s *Store, key string) error {
 	batch := slices.Repeat([]reservation{{key: key, rule: s.rule(key, ""), cost: 1, horizon: time.Second}}, 115)
-	got, err := s.shard(key).runReserve(batch)
+	got, err := s.decide(key, batch)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func grantsBurst(s *Store, key string) error {
 	if count[limiter.Go] != 10 || count[limiter.Hold] != 100 || count[limiter.Park] != 5 {
 		return fmt.Errorf("go, hold, park = %v, want 10, 100, 5", count)
 	}
-	got, err = s.shard(key).runReserve(batch[:1])
+	got, err = s.decide(key, batch[:1])
 	if err == nil && (got[0].Verdict != limiter.Park || got[0].Reason != limiter.LaneAhead) {
 		err = fmt.Errorf("behind parked ones: %+v", got[0])
 	}

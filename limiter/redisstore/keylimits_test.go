@@ -104,7 +104,7 @@ func TestScriptAgreesWithTheModelForAllLimitsOfManyKeysInACall(t *testing.T) {
 			rule := r.rule(key, "")
 			cost := min(1+rnd.Int64N(1<<rnd.IntN(4)), rule.maxCost)
 			horizon := []time.Duration{0, time.Millisecond, 300 * time.Millisecond, time.Second}[rnd.IntN(4)]
-			groups = append(groups, group{reservation{key, rule, cost, horizon}, make([]int, 1+rnd.IntN(20))})
+			groups = append(groups, group{reservation: reservation{key, rule, cost, horizon}, members: make([]int, 1+rnd.IntN(20))})
 			i++
 		}
 		for j, a := range r.groups(groups) {
@@ -131,10 +131,10 @@ func (r *rig) groups(groups []group) (answers []answer) {
 	r.t.Helper()
 	sh := r.shard(groups[0].key)
 	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	keys, args := []string{sh.epochKey}, append(table.args, 0)
+	keys, args := []string{sh.epochKey}, append(table.args, 0, 0)
 	for i, g := range groups {
 		keys = sh.keys(keys, g.key)
-		args = append(args, table.places[i], len(g.members), g.cost, g.horizon.Microseconds())
+		args = append(args, 1, table.places[i], len(g.members), g.cost, g.horizon.Microseconds())
 	}
 	rep, err := sh.run(reserveScript, keys, args)
 	if err != nil {
@@ -170,9 +170,9 @@ func TestKeysOfDifferentLimitsGoInOneCall(t *testing.T) {
 			batch = append(batch, reservation{key, r.rule(key, ""), 1, 0})
 		}
 	}
-	r.groups([]group{{reservation{keysOfShard(r, 21)[20], r.rule("", ""), 1, 0}, make([]int, 1)}})
+	r.groups([]group{{reservation: reservation{keysOfShard(r, 21)[20], r.rule("", ""), 1, 0}, members: make([]int, 1)}})
 	before := r.shard(keys[0]).calls
-	got, err := r.shard(keys[0]).runReserve(batch)
+	got, err := r.decide(keys[0], batch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestChangesOfALimitGiveAndForgiveNothing(t *testing.T) {
 		t.Helper()
 		limits.set("k", limit)
 		r.at(at)
-		return r.groups([]group{{reservation{"k", r.rule("k", ""), 1, 0}, make([]int, 1000)}})[0].granted
+		return r.groups([]group{{reservation: reservation{"k", r.rule("k", ""), 1, 0}, members: make([]int, 1000)}})[0].granted
 	}
 	for _, s := range []struct {
 		limit string
@@ -254,13 +254,13 @@ func TestSlowerLimitKeepsTheStateLonger(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits.setAll("1/h burst 3600")
-	r.groups([]group{{reservation{"k", r.rule("k", ""), 1, 0}, make([]int, 1)}})
+	r.groups([]group{{reservation: reservation{"k", r.rule("k", ""), 1, 0}, members: make([]int, 1)}})
 	key := r.shard("k").keys(nil, "k")[0]
 	if ttl, want := r.rdb.PTTL(t.Context(), key).Val(), 90*24*time.Hour; ttl < want-time.Minute {
 		t.Errorf("the state is kept for %s, want %s", ttl, want) // 3,600 h are more than the longest
 	}
 	before := r.hash("k")
-	r.groups([]group{{reservation{"k", r.rule("k", ""), 1, 0}, make([]int, 1)}})
+	r.groups([]group{{reservation: reservation{"k", r.rule("k", ""), 1, 0}, members: make([]int, 1)}})
 	if after := r.hash("k"); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("a second refusal changed %v to %v", before, after)
 	}

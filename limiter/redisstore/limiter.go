@@ -75,18 +75,30 @@ func (l *Limiter) Limits(key string) limiter.Limits { return l.store.rule(key, "
 // begin learns the epoch of all shards, and lets one begin where there is none. What one shard has lost, all have: the
 // sooner that is seen by a process that knew them, the smaller is the chance that one that has just started begins them, as
 // if for the first time, with a whole burst for each key.
-func (sh *shard) begin() error {
-	sh.begins.Lock()
-	defer sh.begins.Unlock()
-	if sh.hasEpoch() { // another has begun them meanwhile
+func (s *Store) begin() error {
+	if s.begun() {
 		return nil
 	}
-	for _, other := range sh.shards {
-		if err := other.beginOne(); err != nil {
+	s.begins.Lock()
+	defer s.begins.Unlock()
+	if s.begun() { // by another, meanwhile
+		return nil
+	}
+	for _, sh := range s.shards {
+		if err := sh.beginOne(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (s *Store) begun() bool {
+	for _, sh := range s.shards {
+		if !sh.hasEpoch() {
+			return false
+		}
+	}
+	return true
 }
 
 func (sh *shard) hasEpoch() bool {

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"sluice/limiter"
 )
@@ -17,9 +18,15 @@ type reservation struct {
 	horizon time.Duration
 }
 
-// Reserve asks for cost tokens of key for an event in a tier ("": none), at a slot at most horizon (1 s at most) ahead; a horizon below 0 takes none and asks
-// only where the event waits. An error says nothing about whether tokens were taken: asking again may waste some, never
-// exceed the limit.
+// reserved is the answer to one reservation.
+type reserved struct {
+	limiter.Decision
+	err error
+}
+
+// Reserve asks for cost tokens of key for an event in a tier ("": none), at a slot at most horizon (1 s at most) ahead; a
+// horizon below 0 takes none and asks only where the event waits. An error says nothing about whether tokens were taken:
+// asking again may waste some, never exceed the limit.
 func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error) {
 	rule := s.rule(key, tier)
 	if cost > rule.maxCost {
@@ -28,17 +35,50 @@ func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horiz
 	if s.opt.MaxWait > 0 {
 		horizon = min(horizon, s.opt.MaxWait)
 	}
-	return s.shard(key).reserve.do(ctx, reservation{key, rule, cost, min(horizon, time.Second)})
+	r, err := s.shard(key).bundle.reserve.do(ctx, reservation{key, rule, cost, min(horizon, time.Second)})
+	if err == nil {
+		err = r.err
+	}
+	return r.Decision, err
+}
+
+// bundle is the shards whose reservations travel together. On a single Redis that is half of them: a call costs as much
+// as two or three decisions, and while one is under way the other half collects what the next will carry. A Cluster takes
+// the keys of one shard in a call only.
+type bundle struct {
+	*Store
+	reserve *batcher[reservation, reserved]
+	clock   clock
+}
+
+// bundlesOf is how many bundles a server gets.
+const bundlesOf = 2
+
+func (s *Store) bundleShards() {
+	n := bundlesOf
+	if _, spread := s.rdb.(*redis.ClusterClient); spread {
+		n = limiter.Shards
+	}
+	bundles := make([]*bundle, n)
+	for i := range bundles {
+		b := &bundle{Store: s}
+		b.reserve = &batcher[reservation, reserved]{most: 4 * maxKeys, run: b.runReserve}
+		bundles[i] = b
+	}
+	for i, sh := range s.shards {
+		sh.bundle = bundles[i*n/limiter.Shards]
+	}
 }
 
 // group is the equal reservations in a batch, in the order of asking.
 type group struct {
 	reservation
+	shard   *shard
 	members []int // places in the batch
 }
 
 // runReserve carries out a batch in one call for each 256 keys.
-func (sh *shard) runReserve(batch []reservation) ([]limiter.Decision, error) {
+func (b *bundle) runReserve(batch []reservation) ([]reserved, error) {
 	at := make(map[reservation]int, len(batch))
 	var groups []group
 	for i, r := range batch {
@@ -46,14 +86,14 @@ func (sh *shard) runReserve(batch []reservation) ([]limiter.Decision, error) {
 		if !ok {
 			g = len(groups)
 			at[r] = g
-			groups = append(groups, group{reservation: r})
+			groups = append(groups, group{reservation: r, shard: b.shard(r.key)})
 		}
 		groups[g].members = append(groups[g].members, i)
 	}
-	out := make([]limiter.Decision, len(batch))
+	out := make([]reserved, len(batch))
 	for len(groups) > 0 {
 		n := min(len(groups), maxKeys)
-		if err := sh.reserveGroups(groups[:n], out); err != nil {
+		if err := b.reserveGroups(groups[:n], out); err != nil {
 			return nil, err
 		}
 		groups = groups[n:]
@@ -61,53 +101,137 @@ func (sh *shard) runReserve(batch []reservation) ([]limiter.Decision, error) {
 	return out, nil
 }
 
-func (sh *shard) reserveGroups(groups []group, out []limiter.Decision) error {
-	keys := make([]string, 1, 1+4*len(groups))
-	keys[0] = sh.epochKey
-	waiting := int64(-1)
-	switch {
-	case sh.alone:
-		waiting = 0
-	case sh.opt.KeyMaxWaiting > 0:
-		waiting = sh.opt.KeyMaxWaiting
-	}
-	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	args := append(slices.Grow(table.args, 1+4*len(groups)), waiting)
-	for i, g := range groups {
-		keys = sh.keys(keys, g.key)
-		horizon := int64(-1)
-		if g.horizon >= 0 {
-			horizon = g.horizon.Microseconds()
+// reserveGroups makes one call for the groups whose shards' epochs are known.
+func (b *bundle) reserveGroups(groups []group, out []reserved) error {
+	if b.alone { // nobody else begins them
+		if err := b.begin(); err != nil {
+			return err
 		}
-		args = append(args, table.places[i], len(g.members), g.cost, horizon)
 	}
-	sh.metrics.keys.Observe(float64(len(groups)))
-	r, err := sh.run(reserveScript, keys, args)
-	if sh.alone && errors.Is(err, ErrEpoch) { // nobody else begins it
-		if err = sh.begin(); err == nil {
-			r, err = sh.run(reserveScript, keys, args)
+	var able []group
+	shards := newEpochs()
+	for _, g := range groups {
+		if shards.add(g.shard) {
+			able = append(able, g)
+			continue
+		}
+		for _, member := range g.members {
+			out[member].err = ErrEpoch
+		}
+	}
+	if len(able) == 0 {
+		return nil
+	}
+	r, err := b.reserveCall(shards, able)
+	if b.alone && errors.Is(err, ErrEpoch) {
+		if err = b.begin(); err == nil {
+			again := newEpochs()
+			for _, g := range able {
+				again.add(g.shard)
+			}
+			r, err = b.reserveCall(again, able)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	for i, g := range groups {
-		a := readAnswer(r.values[i])
-		if a.code < 0 {
-			sh.damaged(g.key)
-		}
-		each := g.rule.each
-		if sh.alone { // what is refused doesn't queue
-			each = 0
-		}
-		for n, member := range g.members {
-			out[member] = a.decide(int64(n), g.cost, r, each, g.rule.allowance())
-			if g.rule.unlimited {
-				out[member].Remaining = math.MaxInt64
-			}
-		}
+	for i, g := range able {
+		b.answer(g, readAnswer(r.values[i]), r, out)
 	}
 	return nil
+}
+
+// answer tells the members of a group what became of them.
+func (b *bundle) answer(g group, a answer, r reply, out []reserved) {
+	if a.code < 0 {
+		g.shard.damaged(g.key)
+	}
+	each := g.rule.each
+	if b.alone { // what is refused doesn't queue
+		each = 0
+	}
+	for n, member := range g.members {
+		out[member].Decision = a.decide(int64(n), g.cost, r, each, g.rule.allowance())
+		if g.rule.unlimited {
+			out[member].Remaining = math.MaxInt64
+		}
+	}
+}
+
+// epochs is the shards of one call with the ids that their epochs had when it was made.
+type epochs struct {
+	shards []*shard
+	ids    []string
+	places map[*shard]int // from 1
+}
+
+func newEpochs() *epochs { return &epochs{places: map[*shard]int{}} }
+
+// add answers false when the epoch of sh is not known.
+func (e *epochs) add(sh *shard) bool {
+	if e.places[sh] > 0 {
+		return true
+	}
+	sh.mu.Lock()
+	id := sh.epoch
+	sh.mu.Unlock()
+	if id == "" {
+		return false
+	}
+	e.shards, e.ids = append(e.shards, sh), append(e.ids, id)
+	e.places[sh] = len(e.shards)
+	return true
+}
+
+// reserveCall runs the script. The values of the reply are those of the groups.
+func (b *bundle) reserveCall(of *epochs, groups []group) (r reply, err error) {
+	keys := make([]string, 0, len(of.shards)+4*len(groups))
+	for _, sh := range of.shards {
+		keys = append(keys, sh.epochKey)
+	}
+	waiting := int64(-1)
+	switch {
+	case b.alone:
+		waiting = 0
+	case b.opt.KeyMaxWaiting > 0:
+		waiting = b.opt.KeyMaxWaiting
+	}
+	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
+	args := append(make([]any, 0, 4+len(table.args)+len(of.ids)+5*len(groups)), of.ids[0], b.now)
+	args = append(append(args, table.args...), waiting, len(of.ids)-1)
+	for _, id := range of.ids[1:] {
+		args = append(args, id)
+	}
+	for i, g := range groups {
+		keys = g.shard.keys(keys, g.key)
+		horizon := int64(-1)
+		if g.horizon >= 0 {
+			horizon = g.horizon.Microseconds()
+		}
+		args = append(args, of.places[g.shard], table.places[i], len(g.members), g.cost, horizon)
+	}
+	b.metrics.keys.Observe(float64(len(groups)))
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	sent := time.Now()
+	values, err := b.call(ctx, reserveScript, keys, args)
+	received := time.Now()
+	if err != nil {
+		return r, err
+	}
+	if integer(values[0]) == 1 {
+		for _, place := range values[1:] {
+			i := integer(place) - 1
+			of.shards[i].lose(of.ids[i])
+		}
+		return r, ErrEpoch
+	}
+	for i, sh := range of.shards {
+		sh.seen(integer(values[2+i]))
+	}
+	r.ran = b.clock.at(sent, received, integer(values[1]))
+	r.values = values[2+len(of.shards):]
+	return r, nil
 }
 
 // answer is what the script says to one group.

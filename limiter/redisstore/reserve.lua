@@ -1,10 +1,12 @@
 -- reserve takes tokens for new events, now or at a slot within the horizon, or says that they have to wait.
 --
--- KEYS  1 epoch:{tag}; then per entry: ratelimit:{tag}:<key> lane:{tag}:<key> busy:{tag}:<key> retry:{tag}:<key>
+-- KEYS  1 epoch:{tag}, then those of further shards, which only a single Redis may have in one call; then per entry: ratelimit:{tag}:<key> lane:{tag}:<key> busy:{tag}:<key> retry:{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
---       most events of a key that wait (-1: any), then per entry: its rule; n, the number of events; cost, the
---       tokens of each; horizon us (-1: grant nothing)
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
+--       most events of a key that wait (-1: any), number of further shards, the epoch id of each, then per entry: the
+--       place of its shard, from 1; its rule; n, the number of events; cost, the tokens of each; horizon us (-1: grant
+--       nothing)
+-- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, calls, then per further shard:
+--       calls, then per entry:
 --       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
 --       one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that limit's
 --       place from 0, then in how many us each promised slot is}}; what is neither granted, promised nor parked would wait
@@ -12,15 +14,19 @@
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --
--- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 -1 1 1 1 1000000
-local ok, since = epoch(KEYS[1], ARGV[1])
-if not ok then return {1} end
-local now = clock(tonumber(ARGV[2]))
+-- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 -1 0 1 1 1 1 1000000
 local all, a = rules()
-local L -- of the entry
-local maxWaiting = tonumber(ARGV[a])
-local reply = {0, now, 0}
-local wrote = false
+local maxWaiting, shards = tonumber(ARGV[a]), 1 + tonumber(ARGV[a + 1])
+local sinces, others, wrote = {}, {1}, {}
+for i = 1, shards do
+  local ok
+  ok, sinces[i] = epoch(KEYS[i], i == 1 and ARGV[1] or ARGV[a + i])
+  if not ok then others[#others + 1] = i end
+end
+if others[2] then return others end
+local now = clock(tonumber(ARGV[2]))
+local L, since, place -- of the entry
+local reply = {0, now}
 
 -- grant takes the tokens of as many of n events as the horizon allows, and answers how many go now; slots are put to out.
 local function grant(s, out, n, price, horizon)
@@ -60,13 +66,13 @@ end
 -- entry carries out one entry of the call.
 local function entry(s, n, price, horizon, lane, busy, retry)
   refill(s, L, now, since)
-  local tokens, rest, place = scarcest(s)
+  local tokens, rest, which = scarcest(s)
   local ahead, leased = s.opening, 0
   if redis.call('EXISTS', lane, busy, retry) > 0 then
     ahead = ahead + redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
     leased = redis.call('ZCARD', busy)
   end
-  local out = {0, 0, 0, -1, ahead, tokens, rest, place}
+  local out = {0, 0, 0, -1, ahead, tokens, rest, which}
   if L.mode == 1 then out[1] = 3
   elseif s.closedUntil > now then out[1] = 2
   elseif ahead + leased > 0 then out[1] = 1
@@ -84,17 +90,18 @@ local function entry(s, n, price, horizon, lane, busy, retry)
     put(s, 'opening', d(s.opening + parked))
     s.opened = now + 2000000
   end
-  if s.dirty or s.rebased or s.set then wrote = true end
+  if s.dirty or s.rebased or s.set then wrote[place] = true end
   save(s, L, now)
   return out
 end
 
-for i = 0, (#KEYS - 1) / 4 - 1 do
-  local e = a + 1 + 4 * i
-  local n, price, horizon = tonumber(ARGV[e + 1]), tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3])
-  L = all[ARGV[e]]
-  local s = level(L, KEYS[4 * i + 2], now)
-  reply[4 + i] = s and entry(s, n, price, horizon, KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]) or {-1, 0, n, -1, 0, 0, 0, 0}
+for i = 0, (#KEYS - shards) / 4 - 1 do
+  local e, k = a + 1 + shards + 5 * i, shards + 1 + 4 * i
+  local n, price, horizon = tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
+  place = tonumber(ARGV[e])
+  L, since = all[ARGV[e + 1]], sinces[place]
+  local s = level(L, KEYS[k], now)
+  reply[3 + shards + i] = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or {-1, 0, n, -1, 0, 0, 0, 0}
 end
-reply[3] = wrote and redis.call('HINCRBY', KEYS[1], 'n', '1') or 0
+for i = 1, shards do reply[2 + i] = wrote[i] and redis.call('HINCRBY', KEYS[i], 'n', '1') or 0 end
 return reply

@@ -104,7 +104,7 @@ func TestBookedSlotsAreHeldAndTheRestParked(t *testing.T) {
 	for range 15 {
 		batch = append(batch, reservation{key: "k", rule: r.rule("k", ""), cost: 1, horizon: time.Second})
 	}
-	got, err := r.shard("k").runReserve(batch)
+	got, err := r.decide("k", batch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestLongestWaitLetsExactlyTheExcessOverflow(t *testing.T) {
 	for range 100 {
 		batch = append(batch, reservation{key: "k", rule: r.rule("k", ""), cost: 1})
 	}
-	got, err := r.shard("k").runReserve(batch)
+	got, err := r.decide("k", batch)
 	if err != nil {
 		t.Fatal(err)
 	}

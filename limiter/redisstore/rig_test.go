@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"testing"
@@ -117,12 +118,22 @@ func (r *rig) ask(key string, n int64, horizon int64) answer {
 	r.t.Helper()
 	sh := r.shard(key)
 	args, place := r.ruled(key)
-	args = append(args, 0, place, n, 1, horizon)
+	args = append(args, 0, 0, 1, place, n, 1, horizon)
 	rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return readAnswer(rep.values[0])
+}
+
+// decide carries out a batch of reservations in the bundle of key.
+func (s *Store) decide(key string, batch []reservation) ([]limiter.Decision, error) {
+	answers, err := s.shard(key).bundle.runReserve(batch)
+	out := make([]limiter.Decision, len(answers))
+	for i, a := range answers {
+		out[i], err = a.Decision, errors.Join(err, a.err)
+	}
+	return out, err
 }
 
 func (r *rig) hash(key string) map[string]string {

@@ -135,11 +135,11 @@ type shard struct {
 	epochKey string
 	dueKey   string
 
-	reserve *batcher[reservation, limiter.Decision]
-	park    *batcher[pipeline.ParkRequest, pipeline.LaneInfo]
-	lease   *batcher[pipeline.LeaseRequest, pipeline.Lease]
-	settle  *batcher[pipeline.SettleRequest, settled]
-	forget  *batcher[dropped, bool]
+	bundle *bundle
+	park   *batcher[pipeline.ParkRequest, pipeline.LaneInfo]
+	lease  *batcher[pipeline.LeaseRequest, pipeline.Lease]
+	settle *batcher[pipeline.SettleRequest, settled]
+	forget *batcher[dropped, bool]
 
 	// ruling is read from when the limits of keys are asked for until the call by them is answered, where the call says
 	// when lanes are due; see Rearm.
@@ -177,13 +177,13 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 	for i := range s.shards {
 		s.shards[i] = s.newShard(i)
 	}
+	s.bundleShards()
 	return s, nil
 }
 
 func (s *Store) newShard(i int) *shard {
 	tag := "{" + limiter.Tag(i) + "}"
 	sh := &shard{Store: s, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag}
-	sh.reserve = &batcher[reservation, limiter.Decision]{most: 4 * maxKeys, run: sh.runReserve}
 	sh.park = &batcher[pipeline.ParkRequest, pipeline.LaneInfo]{most: maxKeys, run: sh.runPark}
 	sh.lease = &batcher[pipeline.LeaseRequest, pipeline.Lease]{most: maxKeys, run: sh.runLease}
 	sh.settle = &batcher[pipeline.SettleRequest, settled]{most: maxKeys, run: sh.runSettle}

@@ -177,7 +177,7 @@ func TestVectorV12DamagedKeySpoilsOnlyItself(t *testing.T) {
 		for _, k := range names {
 			batch = append(batch, reservation{key: k, rule: r.rule(k, ""), cost: 1})
 		}
-		got, err := sh.runReserve(batch)
+		got, err := r.decide(names[0], batch)
 		if err != nil {
 			t.Fatal(err)
 		}
