@@ -31,13 +31,7 @@ func TestFloodIsParkedAsFastAsItComes(t *testing.T) {
 	}
 	quiet := others("calm", 2*time.Second)
 	var flooding sync.WaitGroup
-	flooding.Go(func() {
-		start := time.Now()
-		for i := range seconds * 100 {
-			w.publish("flood", perSecond/100, 0)
-			time.Sleep(time.Until(start.Add(time.Duration(i+1) * 10 * time.Millisecond)))
-		}
-	})
+	flooding.Go(func() { w.flood("flood", seconds*perSecond, perSecond) })
 	beside := others("loud", time.Duration(seconds)*time.Second)
 	flooding.Wait()
 	w.conserved("after the flood")

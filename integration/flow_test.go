@@ -21,7 +21,7 @@ func TestFloodGetsItsRateAndOthersNoticeNothing(t *testing.T) {
 	workers := w.workers(3, "LIMIT=500/s burst 100")
 
 	var publishing sync.WaitGroup
-	publishing.Go(func() { w.publish("flood", flood, 0) })
+	publishing.Go(func() { w.flood("flood", flood, 10_000) })
 	for i := range 49 {
 		publishing.Go(func() {
 			time.Sleep(time.Duration(i) * 20 * time.Millisecond)

@@ -143,6 +143,15 @@ func (w *world) publish(key string, n int, pause time.Duration) {
 	}
 }
 
+// flood publishes n events of key at a rate, in bursts of a hundredth of a second.
+func (w *world) flood(key string, n, perSecond int) {
+	start, burst := time.Now(), max(1, perSecond/100)
+	for sent := 0; sent < n; sent += burst {
+		time.Sleep(time.Until(start.Add(time.Duration(sent) * time.Second / time.Duration(perSecond))))
+		w.publish(key, min(burst, n-sent), 0)
+	}
+}
+
 // ids of all events that were published.
 func (w *world) ids() []string {
 	w.mu.Lock()

@@ -15,7 +15,7 @@ const (
 // sooner is missed, and its tokens with it: on a busy machine those were most of a lane's first second.
 type bodies struct {
 	mu          sync.Mutex
-	second      time.Time // start of the second that is measured
+	since       time.Time // start of the time that is measured
 	now, before time.Duration
 }
 
@@ -27,23 +27,23 @@ func (b *bodies) came(now time.Time, took time.Duration) {
 	b.mu.Unlock()
 }
 
-// notice is how far ahead the first slot of a lease should be: half as much again as the longest of the last two seconds.
+// notice is how far ahead the first slot of a lease should be: as long as the longest wait for a body lately. Longer would
+// cost a key with a full bucket more than the slots that are missed all the same, which may be some milliseconds late.
 func (b *bodies) notice(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.roll(now)
-	longest := max(b.now, b.before)
-	return min(longest+longest/2, maxNotice)
+	return min(max(b.now, b.before), maxNotice)
 }
 
 func (b *bodies) roll(now time.Time) {
-	if b.second.IsZero() {
-		b.second, b.before = now, firstNotice
+	if b.since.IsZero() {
+		b.since, b.before = now, firstNotice
 	}
-	switch age := now.Sub(b.second); {
+	switch age := now.Sub(b.since); {
 	case age >= 2*bodiesMemory:
-		b.now, b.before, b.second = 0, 0, now
+		b.now, b.before, b.since = 0, 0, now
 	case age >= bodiesMemory:
-		b.now, b.before, b.second = 0, b.now, now
+		b.now, b.before, b.since = 0, b.now, now
 	}
 }
