@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -27,18 +28,19 @@ type RedisServer struct {
 	client  *redis.Client
 }
 
-// Redis starts a redis-server that ends with the test. It persists nothing and never evicts, unless extraArgs (options
-// of redis-server, which come last and so win) say otherwise.
+// Redis starts a redis-server that ends with the test, or the program that SLUICE_REDIS_PROGRAM names and that takes
+// its options, as valkey-server does. It persists nothing and never evicts, unless extraArgs (options that come last and so
+// win) say otherwise.
 func Redis(t testing.TB, extraArgs ...string) *RedisServer {
 	t.Helper()
-	path, err := exec.LookPath("redis-server")
+	path, err := exec.LookPath(cmp.Or(os.Getenv("SLUICE_REDIS_PROGRAM"), "redis-server"))
 	if err != nil {
 		missing(t, "redis-server", "apt-get install redis-server (or brew install redis)")
 	}
 	return RedisProgram(t, path, extraArgs...)
 }
 
-// RedisProgram is Redis with another program that takes redis-server's options, as valkey-server does.
+// RedisProgram is Redis with another program.
 func RedisProgram(t testing.TB, path string, extraArgs ...string) *RedisServer {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "redis") // a socket's path has at most 107 bytes, too few for t.TempDir

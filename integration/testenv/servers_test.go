@@ -3,6 +3,7 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -111,6 +112,18 @@ func TestRedisTakesExtraArguments(t *testing.T) {
 	}
 }
 
+func TestRedisIsTheProgramThatIsNamed(t *testing.T) {
+	path, err := exec.LookPath(Redis(t).path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SLUICE_REDIS_PROGRAM", path)
+	t.Setenv("PATH", t.TempDir())
+	if err := Redis(t).Client().Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 // verdict is a testing.TB that notes how a helper ended the test.
 type verdict struct {
 	testing.TB
@@ -136,6 +149,7 @@ func TestMissingServerSkipsUnlessAllAreRequired(t *testing.T) {
 	}{{"", "", false}, {"1", "", true}, {"", "true", true}, {"0", "false", false}} {
 		t.Setenv("SLUICE_REQUIRE_SERVERS", test.require)
 		t.Setenv("CI", test.ci)
+		t.Setenv("SLUICE_REDIS_PROGRAM", "")
 		t.Setenv("PATH", t.TempDir())
 		var v verdict
 		ended := make(chan struct{})

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func (a Address) mistaken(ctx context.Context, rdb redis.UniversalClient, err er
 	defer cancel()
 	info := rdb.Info(ctx).Val() // empty: not permitted to ask; that is no fault
 	switch {
-	case field(info, "redis_mode") == "sentinel":
+	case sentinel(info):
 		return "is a Sentinel; set SLUICE_REDIS_MODE=sentinel and add ?master_name=… to the URL"
 	case field(info, "cluster_enabled") == "1":
 		return "is a node of a Cluster; set SLUICE_REDIS_MODE=cluster"
@@ -114,6 +115,11 @@ func eachMaster(ctx context.Context, rdb redis.UniversalClient, fn func(context.
 	}
 	one, _ := rdb.(*redis.Client)
 	return fn(ctx, one)
+}
+
+// sentinel says whether what INFO answers comes from a Sentinel. Redis and Valkey have the mode under different names.
+func sentinel(info string) bool {
+	return cmp.Or(field(info, "redis_mode"), field(info, "server_mode")) == "sentinel"
 }
 
 // field finds name in what INFO answers.

@@ -160,6 +160,22 @@ func TestServerOfAnotherKindIsToldWithTheCure(t *testing.T) {
 	}
 }
 
+// Valkey isn't at hand everywhere; this is what one of version 8 says.
+func TestSentinelIsToldByItsInfo(t *testing.T) {
+	t.Parallel()
+	for info, want := range map[string]bool{
+		"# Server\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\nos:Linux\r\n":                         true,
+		"# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n":                       false,
+		"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nserver_mode:sentinel\r\nos:Linux\r\n":   true,
+		"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nserver_mode:standalone\r\nos:Linux\r\n": false,
+		"": false, // not permitted to ask
+	} {
+		if got := sentinel(info); got != want {
+			t.Errorf("%q: %t", info, got)
+		}
+	}
+}
+
 func TestWhatMayMendIsToldAndTriedAgain(t *testing.T) {
 	t.Parallel()
 	locked, sentinel := testenv.Redis(t, "--requirepass", "hunter2"), testenv.RedisSentinel(t)
