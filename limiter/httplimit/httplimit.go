@@ -6,7 +6,7 @@
 //	http.ListenAndServe(addr, limited(handler))
 //
 // Responses, allowed or not, carry the fields RateLimit-Policy and RateLimit in the form of
-// draft-ietf-httpapi-ratelimit-headers-10:
+// draft-ietf-httpapi-ratelimit-headers-11, which is that of all drafts since 08 and may still change:
 //
 //	RateLimit-Policy: "default";q=20;w=2     at most q requests at once, which take w seconds to come back
 //	RateLimit: "default";r=7;t=1             r are left; more come in t seconds at the latest
