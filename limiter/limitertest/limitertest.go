@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T, limits limiter.Limits) Limiter) {
 		"cost counts, and what can never fit is told":           (*suite).cost,
 		"keys don't share tokens":                               (*suite).keys,
 		"several limits agree":                                  (*suite).several,
+		"a sliding limit holds in any of its periods":           (*suite).sliding,
 		"paused and unlimited":                                  (*suite).extremes,
 		"many at once never exceed the limit":                   (*suite).concurrent,
 	} {
@@ -143,13 +144,35 @@ func (s *suite) keys() {
 }
 
 func (s *suite) several() {
-	l := s.limiter("5/s burst 5, 8/m sliding, 20/h window")
+	l := s.limiter("5/s burst 5, 8/m, 20/h window")
 	s.want(l, "k", 5, limiter.Go)
 	s.want(l, "k", 1, limiter.Park)
 	time.Sleep(1100 * time.Millisecond)
 	s.want(l, "k", 3, limiter.Go)
-	if d := s.ask(l, "k", 1, 0); d.Verdict != limiter.Park || d.Wait < 30*time.Second {
-		s.Errorf("the ninth in a minute: %+v, want a long wait", d)
+	if d := s.ask(l, "k", 1, 0); d.Verdict != limiter.Park || d.Wait < 5*time.Second || d.Wait > 8*time.Second {
+		s.Errorf("the ninth at 8 a minute: %+v, want to wait for the slowest", d)
+	}
+}
+
+// sliding looks at a backlog. Whether the events go at once or evenly is up to the limiter.
+func (s *suite) sliding() {
+	const most, period = 6, 300 * time.Millisecond
+	l := s.limiter("100/s, 6/300ms sliding")
+	var times []time.Time
+	for begin := time.Now(); time.Since(begin) < 4*period; {
+		before := time.Now()
+		d := s.ask(l, "k", 1, 0)
+		switch {
+		case d.Verdict != limiter.Go:
+			time.Sleep(time.Millisecond)
+		case len(times) >= most && time.Since(times[len(times)-most]) < period:
+			s.Fatalf("%d went within %s", most+1, time.Since(times[len(times)-most]))
+		default:
+			times = append(times, before)
+		}
+	}
+	if len(times) < 3*most {
+		s.Errorf("%d went in four periods of %d", len(times), most)
 	}
 }
 

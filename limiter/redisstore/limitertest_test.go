@@ -1,9 +1,12 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,4 +37,24 @@ func limiterConforms(t *testing.T, rdb redis.UniversalClient) {
 		}
 		return l
 	})
+}
+
+// A worker that is the only live one lets pass without Redis what the limits allow. Its shares begin empty, so the
+// outage has lasted for a day here.
+func TestFallbackConformsForTheOnlyWorker(t *testing.T) {
+	t.Parallel()
+	limitertest.Run(t, func(t *testing.T, limits limiter.Limits) limitertest.Limiter {
+		s := &standIn{broken: true, away: true, workers: 1}
+		f := newFallback(s, FallbackOptions{Policy: Local, Fleet: s}, limiter.Fixed(limits), "w0", slog.New(slog.DiscardHandler), func(Policy) {})
+		f.leave()
+		f.shares.start = f.shares.start.Add(-24 * time.Hour)
+		return tierless{f}
+	})
+}
+
+// tierless asks for events that name no tier.
+type tierless struct{ *Fallback }
+
+func (f tierless) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	return f.Fallback.Reserve(ctx, key, "", cost, horizon)
 }

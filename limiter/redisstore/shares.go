@@ -115,8 +115,8 @@ func (s *shares) reserve(key, tier string, cost int64, horizon time.Duration) li
 		}
 		at = max(at, max(k.empty[i], s.from, now-p.burst*p.every)+cost*p.every)
 	}
-	if horizon < 0 || at > now+int64(min(horizon, time.Second)) {
-		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled}
+	if horizon < 0 || at > now+int64(min(horizon, limiter.MaxHorizon)) {
+		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled, Wait: time.Duration(at - now)}
 	}
 	for i, p := range k.parts {
 		k.empty[i] = max(k.empty[i], s.from, at-p.burst*p.every) + cost*p.every
