@@ -21,6 +21,10 @@ const (
 // errAway says that Redis is known to be away, so that the call wasn't made.
 var errAway = errors.New("redis is known to be away: no call was made")
 
+// errOnlyRead goes with the answer of a call that wrote nothing. A Redis that takes no writes gives such answers, too, so
+// they say nothing of it while calls are made.
+var errOnlyRead = errors.New("the call wrote nothing")
+
 // failing says whether err means that Redis can't be worked with now: away, or it takes no writes.
 func failing(err error) bool {
 	if err == nil {
@@ -35,6 +39,7 @@ func newBreaker(turned chan<- struct{}) *gobreaker.CircuitBreaker[[]any] {
 		Timeout:      trialEvery,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakAfter },
 		IsSuccessful: func(err error) bool { return !failing(err) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, errOnlyRead) },
 		OnStateChange: func(string, gobreaker.State, gobreaker.State) {
 			select {
 			case turned <- struct{}{}:
@@ -46,14 +51,20 @@ func newBreaker(turned chan<- struct{}) *gobreaker.CircuitBreaker[[]any] {
 
 // call runs a script, unless Redis is known to be away.
 func (s *Store) call(ctx context.Context, sc *redis.Script, keys []string, args []any) ([]any, error) {
+	reachable := s.reachable() // else this call is a trial, whose answer counts
 	v, err := s.breaker.Execute(func() ([]any, error) {
 		sent := time.Now()
 		v, err := sc.Run(ctx, s.rdb, keys, args...).Slice()
 		s.metrics.observe(time.Since(sent), err)
 		s.away.Store(away(err))
+		if err == nil && reachable && onlyRead(v) {
+			err = errOnlyRead
+		}
 		return v, err
 	})
 	switch {
+	case errors.Is(err, errOnlyRead):
+		return v, nil
 	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
 		return nil, errAway
 	case err != nil:
@@ -61,6 +72,9 @@ func (s *Store) call(ctx context.Context, sc *redis.Script, keys []string, args 
 	}
 	return v, nil
 }
+
+// onlyRead says whether an answer comes from a call that wrote nothing, and so counted none.
+func onlyRead(v []any) bool { return len(v) < 3 || integer(v[2]) == 0 }
 
 // knock connects to Redis and goes away again. It may be done often: a failed call would keep the breaker open for a while,
 // and after some connections that failed the client itself tries one in a second only.

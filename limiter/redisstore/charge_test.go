@@ -113,6 +113,32 @@ func TestBreakerEndsCallsAfterThreeFailuresAndFindsRedisWithinHalfASecond(t *tes
 	}
 }
 
+// Looks for due lanes and refusals write nothing, and so are answered by a Redis that takes no writes.
+func TestAnswersThatWroteNothingDontHideFailedWrites(t *testing.T) {
+	r := newRig(t, "10/s burst 20")
+	r.ask("full", 20, 0)
+	if err := r.rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for range breakAfter {
+		if !r.reachable() {
+			t.Fatal("taken for away before it has failed thrice")
+		}
+		if _, err := r.shard("k").claim(10); err != nil {
+			t.Fatal(err)
+		}
+		if a := r.ask("full", 1, 0); a.granted != 0 {
+			t.Fatalf("%+v, want a refusal", a)
+		}
+		if _, err := r.Reserve(t.Context(), "k", "", 1, 0); err == nil {
+			t.Fatal("it takes writes")
+		}
+	}
+	if r.reachable() {
+		t.Error("taken for a good one, since it answers")
+	}
+}
+
 func TestBreakerCountsARedisThatTakesNoWritesAsAway(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
 	set := func(name, value string) {
