@@ -137,6 +137,9 @@ func (f *Fallback) set(m mode) {
 	if m == was {
 		return
 	}
+	if was == byShares {
+		f.shares.rest(time.Now())
+	}
 	f.mu.Lock()
 	f.mode = m
 	close(f.changed)
@@ -162,10 +165,11 @@ func (f *Fallback) comeBack(ctx context.Context) {
 	}
 	if f.shares != nil {
 		debts, spent := f.shares.owed()
-		f.seen.spent += spent
 		if f.store.charge(debts) != nil {
 			return
 		}
+		f.shares.paid()
+		f.seen.spent += spent
 	}
 	f.opt.Fleet.Tell(false)
 	if !f.awaitOthers(ctx) || !f.indexParked() {

@@ -25,6 +25,7 @@ type shares struct {
 	mu    sync.Mutex
 	among []team // who shared from when on; the last one does now
 	from  int64  // nothing accrued before
+	until int64  // nor after; 0: they rule
 	debts map[string]int64
 	keys  map[string]*share
 }
@@ -84,9 +85,16 @@ func newShares(limits limiter.Resolver, allowance time.Duration, self string, st
 // may have had it from Redis.
 func (s *shares) goOn(now time.Time, workers []string) {
 	s.mu.Lock()
-	s.from = int64(now.Sub(s.start))
+	s.from, s.until = int64(now.Sub(s.start)), 0
 	s.mu.Unlock()
 	s.share(now, workers)
+}
+
+// rest ends their rule for now. From then on tokens accrue in Redis only, where they may have come back for another worker.
+func (s *shares) rest(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.until = int64(now.Sub(s.start))
 }
 
 // share says which workers are live, this one among them.
@@ -247,13 +255,16 @@ type debt struct {
 	tokens []int64
 }
 
-// owed answers what has to be taken from Redis, so that the buckets there hold no more than those here, and forgets it.
-// A bucket that has refilled meanwhile may hold its whole burst: what this worker's share lacks of its part is missing
+// owed answers what has to be taken from Redis, so that the buckets there hold no more than those here. A bucket that has
+// refilled meanwhile may hold its whole burst: what this worker's share lacked of its part when it ceased to rule is missing
 // there, too, unless less was spent at all.
 func (s *shares) owed() (debts []debt, spent int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := int64(time.Since(s.start))
+	if s.until > 0 {
+		now = s.until
+	}
 	for key, k := range s.keys {
 		s.catchUp(key, k)
 		if k.spent == 0 {
@@ -268,12 +279,20 @@ func (s *shares) owed() (debts []debt, spent int64) {
 				d.tokens[i] = min(k.spent, max(0, p.burst-level))
 			}
 		}
-		k.spent = 0
 		if slices.Max(d.tokens) > 0 {
 			debts = append(debts, d)
 		}
 	}
 	return debts, spent
+}
+
+// paid says that what was owed has been taken.
+func (s *shares) paid() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.keys {
+		k.spent = 0
+	}
 }
 
 // wholes is a/b, rounded down.

@@ -211,6 +211,33 @@ func TestOwedIsWhatTheBucketsInRedisMustNotHold(t *testing.T) {
 			if fmt.Sprint(got) != fmt.Sprint(want) || spent != int64(6*(1-i)) {
 				t.Errorf("time %d: owes %v of %d, want %v", i+1, got, spent, want)
 			}
+			s.paid()
+		}
+	})
+}
+
+// A worker that returns after another owes what it owed when Redis began to rule for that one: since then the tokens accrue
+// there.
+func TestOwedTokensDontComeBackOnceTheSharesRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShares(fixed(t, "10/s burst 10"), minAllowance, "a", time.Now(), map[string]int64{})
+		s.goOn(time.Now(), []string{"a"})
+		time.Sleep(time.Second)
+		for range 6 {
+			s.reserve("k", "", 1, 0)
+		}
+		time.Sleep(100 * time.Millisecond)
+		s.rest(time.Now())
+		time.Sleep(400 * time.Millisecond)
+		for i := range 2 { // the first charge fails
+			if debts, _ := s.owed(); len(debts) != 1 || debts[0].key != "k" || debts[0].tokens[0] != 5 {
+				t.Errorf("time %d: owes %v, want the 5 of 6 that hadn't come back", i, debts)
+			}
+		}
+		s.paid()
+		if debts, _ := s.owed(); len(debts) > 0 {
+			t.Errorf("owes %v after it has paid", debts)
 		}
 	})
 }
