@@ -50,6 +50,11 @@ func (w *Worker) overflow(hard context.Context, d Delivery, dec limiter.Decision
 	w.bury(hard, d, reason, fmt.Errorf("would have waited %s behind %d events", dec.Wait.Round(time.Millisecond), dec.Ahead))
 }
 
+// tooCostly is why an event is dead-lettered whose tokens would never be there.
+func tooCostly(cost int64) error {
+	return fmt.Errorf("costs %d tokens, more than the limit's burst", cost)
+}
+
 // bury stores a dead letter, and only then lets the source forget the event.
 func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause error) {
 	if err := w.intern(hard, d.Event(), reason, cause); err != nil {

@@ -37,7 +37,7 @@ func ExpiresOf(h Header, published time.Time) (time.Time, error) {
 
 const maxExpiryDays = 100 * 365
 
-// errExpired says that an event's time is over: it is dropped, and its slot goes to the next.
+// errExpired says that an event is not to be pushed, mostly because its time is over: its slot goes to the next.
 var errExpired = errors.New("expired")
 
 func (ev *Event) expired(now time.Time) bool { return !ev.Expires.IsZero() && !now.Before(ev.Expires) }

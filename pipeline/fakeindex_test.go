@@ -131,7 +131,7 @@ func (m *memory) look(key string, s *laneState, lead time.Duration, now time.Tim
 	}
 	next := time.Minute
 	if len(s.lane) > 0 {
-		next = m.slot(key, s, 1, now) - lead // events cost 1 each here
+		next = m.slot(key, s, ordered(s.lane)[0].Cost, now) - lead
 	}
 	for _, e := range s.retry {
 		next = min(next, max(e.due.Sub(now), m.slot(key, s, e.Cost, now)-lead))
@@ -287,17 +287,21 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 		if r.Ordered && e.Order > r.UpTo && e.Order != r.Stray && len(out) < most {
 			return out, e.Order
 		}
-		if superseded := s.superseded(e); superseded || e.Collapsed || !e.Expires.IsZero() && !now.Before(e.Expires) {
+		if len(out) >= most {
+			break
+		}
+		superseded, costly := s.superseded(e), m.limit(r.Key).never(e.Cost)
+		if superseded || costly || e.Collapsed || !e.Expires.IsZero() && !now.Before(e.Expires) {
 			delete(s.retry, memberOf(e))
 			delete(s.lane, memberOf(e))
 			e.Collapsed = e.Collapsed || superseded
 			s.busy[memberOf(e)] = e
-			out = append(out, Leased{Entry: e, Useless: true})
-			most++
+			useless := e.Collapsed || !e.Expires.IsZero() && !now.Before(e.Expires)
+			out = append(out, Leased{Entry: e, Useless: useless, Costly: !useless})
 			continue
 		}
 		slot := m.slot(r.Key, s, e.Cost, now)
-		if len(out) >= most || slot > r.Horizon {
+		if slot > r.Horizon {
 			break
 		}
 		delete(s.retry, memberOf(e))

@@ -20,10 +20,13 @@ func (m *memory) limit(key string) limit {
 	return m.fallback
 }
 
+// never says that so many tokens are never there.
+func (l limit) never(cost int64) bool { return l.every > 0 && cost > l.burst }
+
 // slot is in what time the bucket can pay n tokens; charge takes them.
 func (m *memory) slot(key string, s *laneState, n int64, now time.Time) time.Duration {
 	l := m.limit(key)
-	if l.every <= 0 {
+	if l.every <= 0 || l.never(n) {
 		return 0
 	}
 	return max(0, latest(s.full, now).Sub(now)+time.Duration(n-l.burst)*l.every)
@@ -43,7 +46,7 @@ func (m *memory) Reserve(ctx context.Context, key, _ string, cost int64, horizon
 		return limiter.Decision{}, err
 	}
 	l, s, now := m.limit(key), m.of(key), time.Now()
-	if l.every > 0 && cost > l.burst {
+	if l.never(cost) {
 		return limiter.Decision{Verdict: limiter.Never}, err
 	}
 	ahead := len(s.lane) + len(s.retry)

@@ -14,7 +14,8 @@ const readPatience = time.Second
 // fetch starts to read the body of a leased event.
 func (w *Worker) fetch(ctx context.Context, lane *lane, l Leased) *leasedEvent {
 	key, asked := lane.key, lane.asked
-	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Useless, ready: make(chan struct{})}
+	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Useless || l.Costly, costly: l.Costly,
+		ready: make(chan struct{})}
 	go func() {
 		defer close(e.ready)
 		patient, cancel := context.WithTimeout(ctx, readPatience)
@@ -45,15 +46,15 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 			continue // by whoever drains the lane
 		}
 		w.promises.give(-1)
+		if errors.Is(err, errExpired) {
+			go func() { l.results <- w.expire(hard, l, e) }()
+			continue
+		}
 		w.keys.book(l.key, -1)
 		if err == nil {
 			begun := make(chan struct{})
 			go func() { l.results <- w.pushLeased(hard, l, e, begun) }()
 			<-begun // the scheduler would rather start the last one first
-			continue
-		}
-		if errors.Is(err, errExpired) {
-			go func() { l.results <- w.expire(hard, e) }()
 			continue
 		}
 		r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
@@ -152,14 +153,20 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	return r
 }
 
-// expire drops an event of a lane whose time is over, or whose place a newer one has taken.
-func (w *Worker) expire(hard context.Context, e *leasedEvent) result {
+// expire ends an event of a lane that is not to be pushed: its time is over, a newer one has taken its place, or it costs too
+// much. Until then it counts as booked: a key whose dead letters find no room gets no further.
+func (w *Worker) expire(hard context.Context, l *lane, e *leasedEvent) result {
+	defer w.keys.book(l.key, -1)
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 	f := fate{outcome: Expired}
-	if e.Collapsed {
+	var cause error
+	switch {
+	case e.Collapsed:
 		f.outcome = Collapsed
+	case e.costly && !e.ev.expired(time.Now()):
+		f.outcome, f.reason, cause = DeadLettered, Cost, tooCostly(e.Cost)
 	}
-	if w.finish(hard, e.ev, e.Seq, f, nil) {
+	if w.finish(hard, e.ev, e.Seq, f, cause) {
 		r.Fate = Done
 	}
 	return r

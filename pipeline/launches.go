@@ -31,11 +31,12 @@ type slot struct {
 // leasedEvent is an event whose body is being read.
 type leasedEvent struct {
 	Entry
-	slot  slot
-	over  bool          // its time is over, and it has no slot
-	ready chan struct{} // closed when ev or err is set
-	ev    *Event
-	err   error
+	slot   slot
+	over   bool          // it has no slot and is not to be pushed
+	costly bool          // because it costs too much
+	ready  chan struct{} // closed when ev or err is set
+	ev     *Event
+	err    error
 }
 
 func newLaunches() *launches {

@@ -193,7 +193,7 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 		}
 		w.overflow(hard, d, dec)
 	case limiter.Never:
-		w.bury(hard, d, Cost, fmt.Errorf("costs %d tokens, more than the limit's burst", ev.Cost))
+		w.bury(hard, d, Cost, tooCostly(ev.Cost))
 	}
 }
 

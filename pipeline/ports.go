@@ -191,6 +191,7 @@ type Leased struct {
 	At      time.Time // its slot, by this process' monotonic clock
 	Stale   time.Time // when its tokens are too old to be used
 	Useless bool      // its time is over, or it is Collapsed: it has no slot and is to be dropped
+	Costly  bool      // it costs more than its lane's limit ever holds: it has no slot and is to be dead-lettered
 }
 
 // LeaseRequest asks for the next events of a lane.

@@ -191,6 +191,12 @@ func (sh *shard) leaseSome(batch []pipeline.LeaseRequest, todo []int, out []pipe
 	return again, nil
 }
 
+// What the script says instead of a time until the slot of an event that takes no tokens.
+const (
+	noSlot    = -1 * time.Microsecond
+	neverSlot = -2 * time.Microsecond
+)
+
 // otherClass is the answer of the script to who takes a lane for one of another class.
 const otherClass = 4
 
@@ -210,7 +216,8 @@ func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Le
 		}
 		slot := micros(integer(e[2]))
 		l.Events = append(l.Events, pipeline.Leased{
-			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance), Useless: slot < 0,
+			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance),
+			Useless: slot == noSlot, Costly: slot == neverSlot,
 		})
 	}
 	return l, nil

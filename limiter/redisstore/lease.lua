@@ -10,13 +10,14 @@
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, 4 the lane is of another class, which
 --       stands in the fifth place: nothing was changed, -1 damaged), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
---       then per event: member, order, us until its slot (-1: it takes no tokens and is to be
---       dropped, because its time is over or, with a "!" before the name, because a newer one of its name waits)}}
+--       then per event: member, order, us until its slot (it takes no tokens: -1: it is to be dropped, because its time is
+--       over or, with a "!" before the name, because a newer one of its name waits; -2: it is to be dead-lettered, because it
+--       costs more than a limit of its lane ever holds)}}
 -- A holder that asks anew without its token has lost it (a lost reply): it takes the lease over from itself.
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat common.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 1 '' 0 10 1000000 0 -1 0
+-- cat common.lua waiting.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 1 '' 0 10 1000000 0 -1 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -35,13 +36,16 @@ local function lease(out, from, busy, member, order, at, as)
   out[#out + 1] = at
 end
 
--- useless leases an event that is to be dropped, if it is: its time is over, or a newer one of its name waits.
+-- useless leases an event that takes no tokens, if it is one: its time is over, a newer one of its name waits, or it costs
+-- more than it could ever find, since the limit was lowered.
 local function useless(out, from, busy, collapse, member, order)
   local ms = string.match(member, '^%d+,%d+,%d+,(%d+)')
   if superseded(collapse, member) then
     lease(out, from, busy, member, order, -1, over(member))
   elseif string.find(member, '!', 1, true) or ms and ms ~= '0' and tonumber(ms) * 1000 <= now then
     lease(out, from, busy, member, order, -1)
+  elseif never(L, cost(member)) then
+    lease(out, from, busy, member, order, -2)
   else
     return false
   end

@@ -37,6 +37,8 @@ var ErrEpoch = errors.New("the state in Redis is being rebuilt")
 var (
 	//go:embed common.lua
 	commonLua string
+	//go:embed waiting.lua
+	waitingLua string
 	//go:embed reserve.lua
 	reserveLua string
 	//go:embed park.lua
@@ -65,19 +67,22 @@ var (
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
 
+// laneScript is a script that moves events of lanes.
+func laneScript(body string) *redis.Script { return script(waitingLua + body) }
+
 var (
 	reserveScript = script(reserveLua)
-	parkScript    = script(parkLua)
+	parkScript    = laneScript(parkLua)
 	claimScript   = script(claimLua)
-	leaseScript   = script(leaseLua)
-	settleScript  = script(settleLua)
+	leaseScript   = laneScript(leaseLua)
+	settleScript  = laneScript(settleLua)
 	epochScript   = script(epochLua)
 	verifyScript  = script(verifyLua)
 	chargeScript  = script(chargeLua)
 	forgetScript  = script(forgetLua)
 	rearmScript   = script(rearmLua)
 	measureScript = script(measureLua)
-	mendScript    = script(mendLua)
+	mendScript    = laneScript(mendLua)
 )
 
 // Options of a [Store].
