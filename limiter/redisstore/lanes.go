@@ -38,7 +38,7 @@ func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, err
 		out[i] = sh.laneInfo(r.values[3*i], r.values[3*i+1])
 		if m, _ := r.values[3*i+2].(string); m != "" {
 			if out[i].Collapsed, err = collapsed(m); err != nil {
-				return nil, err
+				sh.damaged(batch[i].Key) // the event itself has its place; the other stays until the lane is mended
 			}
 		}
 	}
@@ -184,7 +184,9 @@ func (sh *shard) leaseSome(batch []pipeline.LeaseRequest, todo []int, out []pipe
 			sh.damaged(batch[place].Key)
 		}
 		if out[place], err = sh.readLease(r, i, ruleOf[i].allowance()); err != nil {
-			return nil, err
+			// The other lanes of the batch are well; this one's lease runs out.
+			sh.damaged(batch[place].Key)
+			out[place] = pipeline.Lease{LaneInfo: pipeline.LaneInfo{Waiting: out[place].Waiting, Next: leaseTime}}
 		}
 		out[place].Tier, out[place].Until = batch[place].Tier, begun.Add(leaseTime)
 	}

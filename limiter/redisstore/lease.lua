@@ -8,7 +8,7 @@
 --       go as well
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, 4 the lane is of another class, which
---       stands in the fifth place: nothing was changed, -1 damaged), token (0: not granted),
+--       stands in the fifth place: nothing was changed, -1 damaged, or an event can't be read), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
 --       then per event: member, order, us until its slot (it takes no tokens: -1: it is to be dropped, because its time is
 --       over or, with a "!" before the name, because a newer one of its name waits; -2: it is to be dead-lettered, because it
@@ -62,32 +62,79 @@ local function book(s, out, from, busy, member, order, horizon, notice)
   return true
 end
 
+-- read answers at most so many events that wait, first those of retry whose time has come, and those of the lane with their
+-- orders; nil if any isn't readable.
+local function read(lane, retry, most)
+  local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
+  local first = #own < most and redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES') or {}
+  for i = 1, #own do
+    if not readable(own[i]) then return nil end
+  end
+  for i = 1, #first, 2 do
+    if not readable(first[i], first[i + 1]) then return nil end
+  end
+  return own, first
+end
+
+-- fill books what it can, and answers false if it can't read what waits.
 local function fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray)
-  if s.closedUntil > now or L.mode == 1 then return end
+  if s.closedUntil > now or L.mode == 1 then return true end
   if together > 0 then most = min(most, together - redis.call('ZCARD', busy)) end
   if s.fails > 0 then most = min(most, 1 - redis.call('ZCARD', busy)) end
-  if most <= 0 then return end
-  local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
+  if most <= 0 then return true end
+  local own, first = read(lane, retry, most)
+  if not own then return false end
   for i = 1, #own do
     local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
     if not useless(out, retry, busy, collapse, own[i], order)
       and not book(s, out, retry, busy, own[i], order, horizon, notice) then
-      return
+      return true
     end
   end
-  if #own == most then return end
-  local first = redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES')
   for i = 1, #first, 2 do
     local order = tonumber(first[i + 1])
     if upTo >= 0 and order > upTo and order ~= stray then
       out[5] = order
-      return
+      return true
     end
     if not useless(out, lane, busy, collapse, first[i], first[i + 1])
       and not book(s, out, lane, busy, first[i], first[i + 1], horizon, notice) then
-      return
+      return true
     end
   end
+  return true
+end
+
+-- damaged answers for a lane that can't be leased until somebody mends it.
+local function damaged(key, lane)
+  redis.call('ZADD', KEYS[2], d(now + 5000000), key)
+  return {-1, 0, redis.call('ZCARD', lane), 5000000, 0}
+end
+
+-- keep notes the lease, or ends it if it holds nothing, and answers what there is to know of the lane.
+local function keep(s, out, key, token, lane, busy, retry, horizon)
+  local next = look(s, L, now, min(lead, horizon), lane, retry)
+  if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
+  if redis.call('EXISTS', busy) == 1 then
+    s.token, s.til = token, now + ttl
+    put(s, 'holder', holder)
+    put(s, 'token', d(token))
+    put(s, 'until', d(s.til))
+    redis.call('ZADD', KEYS[2], d(s.til), key)
+  else
+    out[2] = 0
+    free(s)
+    if next >= 0 then
+      next = max(next, 10000) -- never a hot loop, whatever the worker has no room for
+      redis.call('ZADD', KEYS[2], d(now + next), key)
+    else
+      redis.call('ZREM', KEYS[2], key)
+      classify(s, '')
+    end
+  end
+  save(s, L, now)
+  out[3] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+  out[4] = next
 end
 
 for i = 0, (#KEYS - 2) / 5 - 1 do
@@ -100,8 +147,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
   local s = load(L, KEYS[5 * i + 3])
   local out
   if not s then
-    out = {-1, 0, redis.call('ZCARD', lane), 5000000, 0}
-    redis.call('ZADD', KEYS[2], d(now + 5000000), key)
+    out = damaged(key, lane)
   elseif token > 0 and s.token ~= token then
     out = {3, 0, 0, -1, 0}
   elseif token == 0 and s.til > now and redis.call('HGET', KEYS[5 * i + 3], 'holder') ~= holder then
@@ -116,29 +162,11 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
     end
     refill(s, L, now, since)
     out = {0, token, 0, 0, 0}
-    fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray)
-    local next = look(s, L, now, min(lead, horizon), lane, retry)
-    if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
-    if redis.call('EXISTS', busy) == 1 then
-      s.token, s.til = token, now + ttl
-      put(s, 'holder', holder)
-      put(s, 'token', d(token))
-      put(s, 'until', d(s.til))
-      redis.call('ZADD', KEYS[2], d(s.til), key)
+    if fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray) then
+      keep(s, out, key, token, lane, busy, retry, horizon)
     else
-      out[2] = 0
-      free(s)
-      if next >= 0 then
-        next = max(next, 10000) -- never a hot loop, whatever the worker has no room for
-        redis.call('ZADD', KEYS[2], d(now + next), key)
-      else
-        redis.call('ZREM', KEYS[2], key)
-        classify(s, '')
-      end
+      out = damaged(key, lane)
     end
-    save(s, L, now)
-    out[3] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
-    out[4] = next
   end
   reply[#reply + 1] = out
 end

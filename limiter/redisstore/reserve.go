@@ -307,6 +307,6 @@ func (sh *shard) damaged(key string) {
 	if sh.toldDamaged.Swap(now) == now {
 		return
 	}
-	sh.opt.Log.Error("the state of a key in Redis is damaged; its events wait until it is deleted",
+	sh.opt.Log.Error("the state of a key in Redis is damaged; its events wait until \"sluice lanes repair\" has mended it",
 		"key", key, "redis_key", sh.keys(nil, key)[0])
 }

@@ -1,5 +1,17 @@
 -- Put behind common.lua before the scripts that move events of lanes.
 
+-- readable says whether a member, or its order, is what sluice writes; how a name is written only its reader can tell.
+local function readable(member, order)
+  order = whole(order or '0')
+  if not order or order < 0 then return false end
+  local n = 0
+  for field in string.gmatch(member .. ',', '([^,]*),') do
+    n = n + 1
+    if n < 7 and not (string.find(field, '^%d+$') and whole(field)) then return false end
+  end
+  return true
+end
+
 -- give moves everything leased back into the lane.
 local function give(busy, lane)
   local b = redis.call('ZRANGE', busy, '0', '-1', 'WITHSCORES')
