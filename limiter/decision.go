@@ -52,6 +52,8 @@ type Decision struct {
 	Wait time.Duration
 	// Ahead is the number of events of the key that waited before this one (Park, Overflow).
 	Ahead int64
+	// AheadCost is the number of tokens that these take.
+	AheadCost int64
 	// Counted says that the key's state expects a park for this event; hand it on to the lane index.
 	Counted bool
 

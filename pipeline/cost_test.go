@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 )
@@ -64,6 +65,69 @@ func TestCostlyEventsWhoseDeadLettersFindNoRoomStayInTheirLane(t *testing.T) {
 		if n := len(r.dead); n != 100 {
 			t.Errorf("%d dead letters, want 100", n)
 		}
+		r.wantRest(t)
+		_ = stop()
+	})
+}
+
+// Of events that cost 1 and 5 tokens those overflow, and only those, that ten seconds of one token each don't pay for.
+func TestExactlyWhatCostsTooMuchWaitOverflows(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.MaxWait, r.index.maxWait = 10*time.Second, 10*time.Second
+		r.index.limits["a"] = limit{time.Second, 5}
+		stop, begin := r.start(), time.Now()
+		want := map[uint64]DeadReason{}
+		ahead, seq := int64(0), uint64(0)
+		r.index.took = time.Microsecond
+		for _, cost := range []int64{5, 5, 1, 5, 1, 1, 1, 1, 1, 5, 1} {
+			r.one("a", costing(int(cost)))
+			pass(time.Millisecond)
+			seq++
+			switch {
+			case seq == 1: // the burst
+			case ahead+cost > 10:
+				want[seq] = MaxWait
+			default:
+				ahead += cost
+			}
+		}
+		if !maps.Equal(r.dead, want) || len(want) != 4 {
+			t.Errorf("dead letters %v, want %v", r.dead, want)
+		}
+		pass(20 * time.Second)
+		var costs []time.Duration
+		for _, at := range r.sink.after("a", begin) {
+			costs = append(costs, at.Round(time.Second))
+		}
+		wantTimes(t, "pushes", costs, 0, 5*time.Second, 6*time.Second, 7*time.Second, 8*time.Second, 9*time.Second, 10*time.Second)
+		r.wantRest(t)
+		_ = stop()
+	})
+}
+
+// A worker that knows a lane asks about it near the bound, and its memory counts tokens as the limiter does.
+func TestFloodOfDearEventsStaysWithinTheLongestWait(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.MaxWait, r.index.maxWait = 10*time.Second, 10*time.Second
+		r.index.limits["a"] = limit{10 * time.Millisecond, 5} // 1,000 tokens in ten seconds
+		stop := r.start()
+		for range 30 {
+			r.one("a")
+		}
+		for range 400 { // beside so cheap ones that their average says nothing of these
+			r.one("a", costing(5))
+		}
+		overflown := 0
+		for _, reason := range r.dead {
+			if reason != MaxWait {
+				t.Errorf("dead letter for %s", reason)
+			}
+			overflown++
+		}
+		if overflown != 205 { // 2,030 tokens are asked for, 5 are of the burst and 1,000 may be ahead
+			t.Errorf("%d of 400 events of 5 tokens overflow, want 205", overflown)
+		}
+		pass(20 * time.Second)
 		r.wantRest(t)
 		_ = stop()
 	})

@@ -47,17 +47,18 @@ type call struct {
 }
 
 type laneState struct {
-	full        time.Time // when the bucket is full again; before now: it is full
-	opened      time.Time
-	opening     int
-	closedUntil time.Time
-	fails       int
-	holder      string
-	token       int64
-	until       time.Time
-	lane, busy  map[string]Entry
-	retry       map[string]retried
-	newest      map[string]Entry // by name
+	full         time.Time // when the bucket is full again; before now: it is full
+	opened       time.Time
+	opening      int
+	openingExtra int64
+	closedUntil  time.Time
+	fails        int
+	holder       string
+	token        int64
+	until        time.Time
+	lane, busy   map[string]Entry
+	retry        map[string]retried
+	newest       map[string]Entry // by name
 }
 
 type retried struct {
@@ -200,8 +201,9 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 		collapsed = s.put(r.Entry, r.After, now)
 	}
 	if r.Counted && s.opening > 0 {
+		s.openingExtra -= r.Entry.Cost - 1
 		if s.opening--; s.opening == 0 {
-			s.opened = time.Time{}
+			s.opened, s.openingExtra = time.Time{}, 0
 		}
 	}
 	if r.Sleep > 0 {
@@ -214,7 +216,7 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 	if at, ok := m.due[r.Key]; next >= 0 && (!ok || now.Add(next).Before(at)) {
 		m.due[r.Key] = now.Add(next)
 	}
-	return LaneInfo{Waiting: s.waiting(), Next: next, Collapsed: collapsed}, err
+	return LaneInfo{Waiting: s.waiting(), Next: next, Extra: s.extra(), Collapsed: collapsed}, err
 }
 
 // indexOf is a worker's view of the memory: it holds leases under its name.

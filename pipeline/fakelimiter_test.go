@@ -20,6 +20,19 @@ func (m *memory) limit(key string) limit {
 	return m.fallback
 }
 
+// extra is what the waiting events cost beyond one token each.
+func (s *laneState) extra() (n int64) {
+	for _, e := range s.lane {
+		n += e.Cost - 1
+	}
+	for _, e := range s.retry {
+		if !e.Collapsed {
+			n += e.Cost - 1
+		}
+	}
+	return n
+}
+
 // never says that so many tokens are never there.
 func (l limit) never(cost int64) bool { return l.every > 0 && cost > l.burst }
 
@@ -50,10 +63,12 @@ func (m *memory) Reserve(ctx context.Context, key, _ string, cost int64, horizon
 		return limiter.Decision{Verdict: limiter.Never}, err
 	}
 	ahead := len(s.lane) + len(s.retry)
+	tokens := int64(ahead) + s.extra()
 	if s.opened.After(now) {
 		ahead += s.opening
+		tokens += int64(s.opening) + s.openingExtra
 	}
-	d := limiter.Decision{Verdict: limiter.Park, Ahead: int64(ahead), Counted: true}
+	d := limiter.Decision{Verdict: limiter.Park, Ahead: int64(ahead), AheadCost: tokens, Counted: true}
 	slot := m.slot(key, s, cost, now)
 	switch {
 	case l.every < 0:
@@ -74,15 +89,15 @@ func (m *memory) Reserve(ctx context.Context, key, _ string, cost int64, horizon
 	default:
 		d.Reason = limiter.Throttled
 	}
-	d.Wait = slot + time.Duration(ahead)*max(l.every, 0)
+	d.Wait = slot + time.Duration(tokens)*max(l.every, 0)
 	if m.maxWait > 0 && d.Wait > m.maxWait && d.Reason != limiter.Paused && d.Reason != limiter.Cooling {
 		d.Verdict, d.Counted = limiter.Overflow, false
 		return d, err
 	}
 	if !s.opened.After(now) {
-		s.opening = 0
+		s.opening, s.openingExtra = 0, 0
 	}
-	s.opened, s.opening = now.Add(2*time.Second), s.opening+1
+	s.opened, s.opening, s.openingExtra = now.Add(2*time.Second), s.opening+1, s.openingExtra+cost-1
 	return d, err
 }
 

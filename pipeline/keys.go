@@ -26,7 +26,8 @@ type keyState struct {
 
 	lane     time.Time     // until when the key surely has a lane
 	waiting  int64         // events in it
-	perEvent time.Duration // what each of them adds to the wait; 0: not known
+	cost     int64         // tokens that they take
+	perToken time.Duration // what each of these adds to the wait; 0: not known
 	asked    time.Time     // when that was so
 }
 
@@ -122,36 +123,37 @@ func (k *keys) cooling(key string) (yes bool) {
 // decided notes how long the lane of key makes its events wait.
 func (k *keys) decided(key string, d limiter.Decision) {
 	if d.Wait > 0 {
-		k.known(key, func(s *keyState) { s.perEvent, s.asked = d.Wait/time.Duration(d.Ahead+1), time.Now() })
+		k.known(key, func(s *keyState) { s.perToken, s.asked = d.Wait/time.Duration(d.AheadCost+1), time.Now() })
 	}
 }
 
 // parked notes the lane that a park answered with.
 func (k *keys) parked(key string, info LaneInfo) {
 	k.with(key, func(s *keyState) {
-		s.waiting = info.Waiting
+		s.waiting, s.cost = info.Waiting, info.Waiting+info.Extra
 		if info.Waiting > 1 {
 			s.lane = time.Now().Add(laneMemory)
 		}
 	})
 }
 
-// queued says that key surely has a lane, and that one more event in it is well within the bounds (0: none); it counts
+// queued says that key surely has a lane, and that one more event of that cost in it is well within the bounds (0: none); it counts
 // that event. Near a bound the limiter is asked, since it alone is exact.
-func (k *keys) queued(key string, maxWait time.Duration, maxWaiting int64) (yes bool) {
+func (k *keys) queued(key string, cost int64, maxWait time.Duration, maxWaiting int64) (yes bool) {
 	k.known(key, func(s *keyState) {
 		now := time.Now()
 		if !s.lane.After(now) {
 			return
 		}
-		known := s.perEvent > 0 && now.Sub(s.asked) <= waitMemory
-		if maxWait > 0 && (!known || time.Duration(s.waiting+1)*s.perEvent > maxWait-maxWait/10) {
+		known := s.perToken > 0 && now.Sub(s.asked) <= waitMemory
+		if maxWait > 0 && (!known || time.Duration(s.cost+cost)*s.perToken > maxWait-maxWait/10) {
 			return
 		}
 		if maxWaiting > 0 && s.waiting+1 > maxWaiting-maxWaiting/10 {
 			return
 		}
 		s.waiting++
+		s.cost += cost
 		yes = true
 	})
 	return yes

@@ -229,7 +229,7 @@ func (w *Worker) reserve(soft context.Context, d Delivery, ev *Event) (dec limit
 	if d.Redelivered() {
 		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Redeliver}, nil
 	}
-	if w.keys.queued(ev.Key, w.cfg.MaxWait, w.cfg.KeyMaxWaiting) {
+	if w.keys.queued(ev.Key, ev.Cost, w.cfg.MaxWait, w.cfg.KeyMaxWaiting) {
 		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.LaneAhead}, nil
 	}
 	err = w.insist(soft, "reserve", func(ctx context.Context) (err error) {

@@ -105,7 +105,7 @@ func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hour, cap = time.Hour, 100
 		k := newKeys(4)
-		queued := func() bool { return k.queued("a", hour, cap) }
+		queued := func() bool { return k.queued("a", 1, hour, cap) }
 		if queued() {
 			t.Error("an unknown key is believed to have a lane")
 		}
@@ -117,7 +117,7 @@ func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
 		if queued() {
 			t.Error("a lane whose wait isn't known is believed to be within the longest wait")
 		}
-		k.decided("a", limiter.Decision{Wait: 3 * time.Minute, Ahead: 2})
+		k.decided("a", limiter.Decision{Wait: 3 * time.Minute, Ahead: 2, AheadCost: 2})
 		if !queued() || k.part[0].m == nil {
 			t.Error("the limiter is asked about a key with a lane of 2")
 		}

@@ -8,6 +8,8 @@
 --                              exp                         when the expiry that is set ends
 --                              class                       the tier of the newest event in the lane; missing or empty: none
 --                              opened opening              until when so many events are on their way into the lane
+--                              openingExtra                what these cost beyond one token each; missing: nothing
+--                              extra                       what the events of lane and retry cost beyond one token each
 --                              closedUntil fails           the receiver is away until; failures in a row
 --                              holder token until          the lease of the lane
 -- lane:{tag}:<key>   zset  member seq[,attempt,cost,expires,order,first[,name]]  score: place in the source
@@ -27,7 +29,7 @@
 
 local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whatever was computed under an older limit
 local MAX_TTL = 7776000000000    -- 90 days
-local KEEP_CLASS = 3888000000000 -- the least time that a lane's class is kept, when a worker looks at it
+local KEEP_LANE = 3888000000000  -- the least time that a lane's class and costs are kept, when a worker looks at it
 local EXACT = 9007199254740991
 local SLICES = 20
 local HORIZON = 1000000           -- nothing is promised for later
@@ -69,10 +71,11 @@ local function limits(a)
     L[i] = c
     fields[4 * i - 3], fields[4 * i - 2], fields[4 * i - 1], fields[4 * i] = c.tokens, c.frac, c.denField, c.at
   end
-  fields[4 * n + 1], fields[4 * n + 2], fields[4 * n + 3] = 'exp', 'opened', 'closedUntil'
+  local k = 4 * n + 5
+  fields[k - 4], fields[k - 3], fields[k - 2], fields[k - 1], fields[k] =
+    'exp', 'opened', 'closedUntil', 'extra', 'openingExtra'
   L.level = fields
   L.all = {unpack(fields)}
-  local k = 4 * n + 3
   L.all[k + 1], L.all[k + 2], L.all[k + 3], L.all[k + 4], L.all[k + 5] = 'opening', 'fails', 'token', 'until', 'class'
   return L, a + 2 + 6 * n
 end
@@ -108,10 +111,10 @@ end
 -- state answers a key's state from its fields, or nil when they are not what sluice writes.
 local function state(L, key, v)
   local n = 4 * #L
-  local exp, opened, closed = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3])
-  if not (exp and opened and closed) then return nil end
-  local s = {key = key, exp = exp, opened = opened, closedUntil = closed, opening = 0, fails = 0, token = 0, til = 0,
-    dirty = false, rebased = false, set = false}
+  local exp, opened, closed, extra, opening = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4]), whole(v[n + 5])
+  if not (exp and opened and closed and extra and opening) then return nil end
+  local s = {key = key, exp = exp, opened = opened, closedUntil = closed, extra = max(0, extra), openingExtra = opening,
+    opening = 0, fails = 0, token = 0, til = 0, dirty = false, rebased = false, set = false}
   for i = 1, #L do
     s[i] = part(L[i], v, 4 * i - 3)
     if not s[i] then return nil end
@@ -137,7 +140,7 @@ local function load(L, key)
   if v.err then return nil end
   local s = state(L, key, v)
   if not s then return nil end
-  local n = 4 * #L + 3
+  local n = 4 * #L + 5
   s.opening, s.fails, s.token, s.til = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4])
   if not (s.opening and s.fails and s.token and s.til) then return nil end
   s.class = v[n + 5] or ''
@@ -383,30 +386,22 @@ local function classify(s, class)
   put(s, 'class', class)
 end
 
--- remember notes a class as classify does, for a key whose state isn't read. A damaged key has none.
-local function remember(key, class, now)
-  local was = redis.pcall('HGET', key, 'class')
-  if type(was) == 'table' or (was or '') == class then return end
-  redis.call('HSET', key, 'class', class, 'exp', d(now + MAX_TTL))
-  redis.call('PEXPIRE', key, d(MAX_TTL / 1000))
-end
-
 -- save writes the limits if they were charged, what was put, and an expiry after which the key would say the same as no
--- key. An expiry is only ever moved later, until the lane's class is taken away: so what was stored before is covered by it.
--- It is moved even if nothing else is written, since the limits that it was computed for may have been quicker.
+-- key. An expiry is only ever moved later, until the lane's class or its costs are taken away: so what was stored before is
+-- covered by it. It is moved even if nothing else is written, since the limits that it was computed for may have been quicker.
 local function save(s, L, now)
   local written = s.dirty or s.rebased or s.set
   if not written and s.exp == 0 then return end
   local changed = (s.dirty or s.rebased) and putLimits(s, L)
   local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til)
-  local class = s.class and s.class ~= ''
+  local lane = s.class and s.class ~= '' or s.extra > 0
   local ttl = 0
-  if class and s.exp < now + KEEP_CLASS then
+  if lane and s.exp < now + KEEP_LANE then
     ttl = MAX_TTL
   elseif s.exp < need or written and (s.exp <= now or changed) then
     ttl = min(max(need + L.margin, s.exp) - now, MAX_TTL)
   end
-  if not written and (ttl == 0 or not class and need <= now) then return end
+  if not written and (ttl == 0 or not lane and need <= now) then return end
   if ttl > 0 then put(s, 'exp', d(now + ttl)) end
   if s.set then redis.call('HSET', s.key, unpack(s.set)) end
   if ttl > 0 then redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000))) end

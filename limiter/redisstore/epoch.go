@@ -216,7 +216,7 @@ func (b *indexing) drop(ctx context.Context) error {
 		}
 		for _, token := range tokens {
 			token, _ := token.(string)
-			lanes = append(lanes, b.laneKeysOf(nil, token)[1:]...)
+			lanes = append(lanes, b.laneKeysOf(nil, token)...)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 -- epoch opens a shard for a worker, or starts, feeds and ends the rebuild of its index.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane ratelimit; for "drop" per lane: lane busy retry
---       collapse, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}; then for "index" per event: lane ratelimit; for "drop" per lane: ratelimit lane
+--       busy retry collapse, each :{tag}:<key>
 -- ARGV  1 what  2 now in us (0: Redis' clock)  3 creation time of the lane stream, then for
 --       "open":   4 fresh (1: the caller has made the very first entry of the lane stream: buckets start full)
 --       "build":  4 name of the build (random)
@@ -18,7 +18,7 @@
 -- Invariant: the id appears only after every body of the lane stream was indexed under one build. Of another lane stream's
 --       state the buckets are kept, and so is since: nothing of them is lost.
 --
--- cat common.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
+-- cat common.lua waiting.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
 local what, now, lanes = ARGV[1], clock(tonumber(ARGV[2])), ARGV[3]
 local FORMAT = '1'
 local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt', 'format', 'since', 'adopted')
@@ -52,16 +52,18 @@ end
 if e[4] ~= ARGV[4] or e[2] ~= lanes then return {0} end
 if what == 'drop' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
-  if #KEYS > 2 then
-    redis.call('UNLINK', unpack(KEYS, 3))
-    redis.call('ZREM', KEYS[2], unpack(ARGV, 5))
+  for i = 3, #KEYS, 5 do
+    redis.pcall('HDEL', KEYS[i], 'extra')
+    redis.call('UNLINK', KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4])
   end
+  if #KEYS > 2 then redis.call('ZREM', KEYS[2], unpack(ARGV, 5)) end
   return {1, unpack(redis.call('ZRANGE', KEYS[2], '0', '255'))}
 elseif what == 'index' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
   for i = 0, (#KEYS - 2) / 2 - 1 do
     local a = 6 + 4 * i
-    redis.call('ZADD', KEYS[2 * i + 3], ARGV[a + 2], ARGV[a + 1])
+    insert(KEYS[2 * i + 3], ARGV[a + 2], ARGV[a + 1])
+    tallyUnread(KEYS[2 * i + 4], now)
     redis.call('ZADD', KEYS[2], 'NX', d(now), ARGV[a])
     if ARGV[5] == '1' then remember(KEYS[2 * i + 4], ARGV[a + 3], now) end -- the newest event's is the last
   end

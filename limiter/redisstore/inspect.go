@@ -3,11 +3,14 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"sluice/limiter"
@@ -28,6 +31,7 @@ const (
 	Unreadable    FindingKind = "unreadable"     // a place that sluice didn't write
 	DeadLease     FindingKind = "dead_lease"     // events that a worker leased, whose lease has ended
 	NotDue        FindingKind = "not_due"        // a lane that nobody would ever look at
+	WrongCost     FindingKind = "wrong_cost"     // what a lane's events are noted to cost isn't what they cost
 	DamagedBucket FindingKind = "damaged_bucket" // a key's state that isn't what sluice writes
 	DamagedLane   FindingKind = "damaged_lane"   // a lane that is no sorted set
 )
@@ -250,25 +254,66 @@ func (in *inspector) one(ctx context.Context, sh *shard, key string, v []any) ([
 	if sizes[3] > 0 && micros(integer(v[5])) > leaseGrace {
 		found = append(found, Finding{Kind: DeadLease, Key: key, Detail: fmt.Sprintf("%d events", sizes[3])})
 	}
-	return in.places(ctx, sh, key, sizes, found)
+	if integer(v[0]) == 1 { // what is noted is mended with it
+		found, _, err := in.places(ctx, sh, key, sizes, found)
+		return found, err
+	}
+	return in.costs(ctx, sh, key, sizes, found)
+}
+
+// costs is places, and compares what the waiting events cost with what is noted, unless that changes meanwhile: a lane that
+// moves is looked at by the next inspection.
+func (in *inspector) costs(ctx context.Context, sh *shard, key string, sizes map[int]int64, found []Finding) ([]Finding, error) {
+	hash := sh.keys(nil, key)[0]
+	noted := func() (int64, error) {
+		n, err := in.rdb.HGet(ctx, hash, "extra").Int64()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return 0, fmt.Errorf("redis: reading what a lane costs: %w", err)
+		}
+		return n, nil
+	}
+	before, err := noted()
+	if err != nil {
+		return nil, err
+	}
+	found, extra, err := in.places(ctx, sh, key, sizes, found)
+	if err != nil {
+		return nil, err
+	}
+	after, err := noted()
+	if err != nil {
+		return nil, err
+	}
+	if before == after && after != extra {
+		found = append(found, Finding{
+			Kind: WrongCost, Key: key, Detail: fmt.Sprintf("%d tokens beyond one each are noted, it is %d", after, extra),
+			member: strconv.FormatInt(after, 10), order: uint64(extra),
+		})
+	}
+	return found, nil
 }
 
 // pageSize is how many places are read at a time.
 const pageSize = 4096
 
-// places compares the places of a key with its stored events.
-func (in *inspector) places(ctx context.Context, sh *shard, key string, sizes map[int]int64, found []Finding) ([]Finding, error) {
+// places compares the places of a key with its stored events. extra is what those that wait cost beyond one token each.
+func (in *inspector) places(
+	ctx context.Context, sh *shard, key string, sizes map[int]int64, found []Finding,
+) (all []Finding, extra int64, err error) {
 	names := sh.keys(nil, key)
 	seen := map[uint64]bool{}
 	for _, set := range sets {
 		for from := int64(0); from < sizes[set.number]; from += pageSize {
 			page, err := in.rdb.ZRangeWithScores(ctx, names[set.number-1], from, from+pageSize-1).Result()
 			if err != nil {
-				return nil, fmt.Errorf("redis: reading a lane: %w", err)
+				return nil, 0, fmt.Errorf("redis: reading a lane: %w", err)
 			}
 			for _, z := range page {
 				in.Places++
 				m, _ := z.Member.(string)
+				if e, err := parseMember(m, 0); err == nil && set.name != "busy" && !e.Collapsed {
+					extra += e.Cost - 1
+				}
 				if f, wrong := in.place(key, set.number, m, z.Score, seen); wrong {
 					f.Key, f.set, f.member = key, set.number, m
 					found = append(found, f)
@@ -282,7 +327,7 @@ func (in *inspector) places(ctx context.Context, sh *shard, key string, sizes ma
 		}
 	}
 	in.Lanes++
-	return found, nil
+	return found, extra, nil
 }
 
 // place looks at one place, and says whether anything is wrong with it.

@@ -63,6 +63,12 @@ func TestEveryKindOfFindingIsToldAndMended(t *testing.T) {
 			r.rdb.HSet(r.t.Context(), keys[0], "until", start-hour)
 		}, places: []string{"1", "2", "3", "4", "5"}},
 		{kind: NotDue, spoil: func(r *rig, sh *shard, keys []string) { r.rdb.Del(r.t.Context(), sh.dueKey) }},
+		{kind: WrongCost, spoil: func(r *rig, sh *shard, keys []string) {
+			r.rdb.HSet(r.t.Context(), keys[0], "extra", "7")
+		}},
+		{kind: DamagedBucket, spoil: func(r *rig, sh *shard, keys []string) {
+			r.rdb.HSet(r.t.Context(), keys[0], "extra", "x")
+		}},
 		{kind: DamagedBucket, spoil: func(r *rig, sh *shard, keys []string) {
 			r.rdb.HSet(r.t.Context(), keys[0], "tokens", "many")
 		}},

@@ -35,8 +35,9 @@ func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, err
 	}
 	out := make([]pipeline.LaneInfo, len(batch))
 	for i := range out {
-		out[i] = sh.laneInfo(r.values[3*i], r.values[3*i+1])
-		if m, _ := r.values[3*i+2].(string); m != "" {
+		out[i] = sh.laneInfo(r.values[4*i], r.values[4*i+1])
+		out[i].Extra = integer(r.values[4*i+2])
+		if m, _ := r.values[4*i+3].(string); m != "" {
 			if out[i].Collapsed, err = collapsed(m); err != nil {
 				sh.damaged(batch[i].Key) // the event itself has its place; the other stays until the lane is mended
 			}

@@ -28,7 +28,7 @@ local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 
 -- lease puts one event under the lease.
 local function lease(out, from, busy, member, order, at, as)
-  redis.call('ZREM', from, member)
+  remove(from, member)
   member = as or member
   redis.call('ZADD', busy, order, member)
   out[#out + 1] = member
@@ -132,6 +132,7 @@ local function keep(s, out, key, token, lane, busy, retry, horizon)
       classify(s, '')
     end
   end
+  tally(s, next < 0)
   save(s, L, now)
   out[3] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
   out[4] = next
@@ -166,6 +167,8 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
       keep(s, out, key, token, lane, busy, retry, horizon)
     else
       out = damaged(key, lane)
+      tally(s)
+      save(s, L, now)
     end
   end
   reply[#reply + 1] = out

@@ -21,7 +21,7 @@ type mending struct {
 // mends are what mend.lua is told for each kind. NoIndex is mended by Open, NoPlace by verify.lua.
 var mends = map[FindingKind]string{
 	NoBody: "drop", WrongLane: "drop", Twice: "twin", Unreadable: "twin", WrongOrder: "order", DeadLease: "free", NotDue: "due",
-	DamagedBucket: "fields", DamagedLane: "set",
+	WrongCost: "cost", DamagedBucket: "fields", DamagedLane: "set",
 }
 
 // Mend mends what Inspect found, as far as it is still so. It may be used while workers run. What depends on something

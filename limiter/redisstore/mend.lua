@@ -10,6 +10,7 @@
 --       free    move what a lease that has ended holds back into the lane
 --       due     let the lane be looked at
 --       fields  remove the damaged fields of ratelimit; all, if it is no hash
+--       cost    note what waits as costing so much beyond one token each (order), if what is noted is that (member)
 --       set     remove the set if it is no sorted set
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry: look {1: fields of ratelimit are
 --       damaged, members of lane, busy and retry (-1: no sorted set), 1: it has an entry in due, us since its lease ended
@@ -20,7 +21,7 @@
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local NUMBERS = {'exp', 'opened', 'opening', 'closedUntil', 'fails', 'token', 'until'}
+local NUMBERS = {'exp', 'opened', 'opening', 'openingExtra', 'extra', 'closedUntil', 'fails', 'token', 'until'}
 local LEVEL, SLIDING = {'tokens', 'frac', 'den', 'updatedAt'}, {'slice', 'counts', 'den', 'updatedAt'}
 
 -- typed says whether a call's answer is of the type that sluice writes. Any other error is none of the key's.
@@ -72,7 +73,8 @@ local mends = {}
 
 function mends.twin(k, h, live, set, member)
   if set == 3 and live and tonumber(string.match(member, '^[^,]*')) then return 0 end
-  return redis.call('ZREM', KEYS[k + set - 1], member)
+  if set == 3 then return redis.call('ZREM', KEYS[k + 2], member) end
+  return remove(KEYS[k + set - 1], member)
 end
 
 function mends.drop(k, h, live, set, member)
@@ -96,6 +98,12 @@ end
 
 function mends.due() return 1 end
 
+function mends.cost(k, h, live, set, member, order)
+  if not h or (h.extra or '0') ~= member then return 0 end
+  gained = tonumber(order) - tonumber(member)
+  return 1
+end
+
 function mends.fields(k, h)
   if not h then return redis.call('DEL', KEYS[k]) end
   local bad = damage(fields(KEYS[k]))
@@ -118,6 +126,7 @@ for i = 1, (#ARGV - 2) / 5 do
       redis.call('ZSCORE', KEYS[2], key) and 1 or 0, now - til}
   else
     local done = mends[what](k, h, til > now, tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4])
+    tallyUnread(KEYS[k], now)
     if done > 0 and redis.call('EXISTS', KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) > 0 then
       redis.call('ZADD', KEYS[2], 'NX', d(now), key)
     end

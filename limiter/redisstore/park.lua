@@ -6,7 +6,7 @@
 --       then per event: key, its rule, its class (tier), member, order, counted (1: reserve counted it), after us (own due time, 0: none),
 --       sleep us (the receiver is away for so long, 0: it isn't)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per event: events waiting, us until the
---       lane's next look (-1: whoever holds its lease looks), the member of its name that is to be dropped ('': none)}
+--       lane's next look (-1: whoever holds its lease looks), what those that wait cost beyond one token each, the member of its name that is to be dropped ('': none)}
 -- Invariant: repeating a call changes nothing; an event that is leased stays leased; of those of one name that wait, all
 --       but the newest are to be dropped.
 --
@@ -17,6 +17,15 @@ local now = clock(tonumber(ARGV[2]))
 local all, a = rules()
 local lead = tonumber(ARGV[a])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
+
+-- arrive notes that one of those that are on their way into the lane is there.
+local function arrive(s, extra)
+  s.opening = s.opening - 1
+  if s.opening == 0 then s.opened = 0 end
+  put(s, 'opened', d(s.opened))
+  put(s, 'opening', d(s.opening))
+  if s.openingExtra > 0 then put(s, 'openingExtra', d(s.opening > 0 and max(0, s.openingExtra - extra) or 0)) end
+end
 
 for i = 0, (#KEYS - 2) / 5 - 1 do
   local e = a + 1 + 8 * i
@@ -33,20 +42,19 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
   local next = 1000000
   if s then
     refill(s, L, now, since)
-    if counted and s.opening > 0 then
-      s.opening = s.opening - 1
-      if s.opening == 0 then s.opened = 0 end
-      put(s, 'opened', d(s.opened))
-      put(s, 'opening', d(s.opening))
-    end
+    if counted and s.opening > 0 then arrive(s, beyond(member)) end
+    tally(s)
     if away > 0 then sleep(s, now, away) end
     classify(s, ARGV[e + 2])
     save(s, L, now)
     next = s.til > now and -1 or look(s, L, now, lead, lane, retry)
+  else
+    tallyUnread(KEYS[5 * i + 3], now)
   end
   if next >= 0 then redis.call('ZADD', KEYS[2], 'LT', d(now + next), key) end
   reply[#reply + 1] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
   reply[#reply + 1] = next
+  reply[#reply + 1] = s and s.extra or 0
   reply[#reply + 1] = dropped or ''
 end
 return reply

@@ -241,6 +241,7 @@ type answer struct {
 	ahead                 int64
 	tokens, rest          int64 // before, of the limit with the fewest
 	scarcest              int64 // that limit's place
+	extra                 int64 // what those ahead cost beyond one token each
 	slots                 []any // us until each promised slot
 }
 
@@ -248,11 +249,11 @@ func readAnswer(value any) answer {
 	v, _ := value.([]any)
 	return answer{
 		integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6]),
-		integer(v[7]), v[8:],
+		integer(v[7]), integer(v[8]), v[9:],
 	}
 }
 
-// decide says what the answer means for the event number n of the group, counted from 0. each is what an event adds to the
+// decide says what the answer means for the event number n of the group, counted from 0. each is what a token adds to the
 // wait of those behind it.
 func (a answer) decide(n, cost int64, r reply, each, allowance time.Duration) limiter.Decision {
 	remaining := max(0, a.tokens-cost*min(n+1, a.granted+int64(len(a.slots))))
@@ -273,11 +274,11 @@ func (a answer) decide(n, cost int64, r reply, each, allowance time.Duration) li
 	}
 	n -= int64(len(a.slots))
 	d := limiter.Decision{
-		Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead + n, Counted: a.code >= 0,
+		Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead + n, AheadCost: a.ahead + a.extra + n*cost, Counted: a.code >= 0,
 		Remaining: remaining, Scarcest: int(a.scarcest),
 	}
 	if a.wait >= 0 {
-		d.Wait = micros(a.wait) + time.Duration(a.ahead+n*cost)*each
+		d.Wait = micros(a.wait) + time.Duration(d.AheadCost)*each
 	}
 	if n >= a.parked {
 		d.Verdict, d.Counted = limiter.Overflow, false

@@ -9,7 +9,7 @@
 --       calls, then per entry:
 --       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
 --       one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that limit's
---       place from 0, then in how many us each promised slot is}}; what is neither granted, promised nor parked would wait
+--       place from 0, what the events ahead cost beyond one token each, then in how many us each promised slot is}}; what is neither granted, promised nor parked would wait
 --       too long
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
@@ -43,7 +43,7 @@ local function grant(s, out, n, price, horizon)
   return g
 end
 
--- room answers how many more events may wait behind those ahead without waiting too long.
+-- room answers how many more events may wait behind those whose cost is ahead without waiting too long.
 local function room(s, n, price, ahead)
   for i = 1, #L do
     local c = L[i]
@@ -67,27 +67,32 @@ end
 local function entry(s, n, price, horizon, lane, busy, retry)
   refill(s, L, now, since)
   local tokens, rest, which = scarcest(s)
-  local ahead, leased = s.opening, 0
+  local opening = s.opened > now and s.openingExtra or 0
+  local ahead, leased, extra = s.opening, 0, opening
   if redis.call('EXISTS', lane, busy, retry) > 0 then
-    ahead = ahead + redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+    local waiting = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+    ahead = ahead + waiting
+    if waiting > 0 then extra = extra + s.extra end
     leased = redis.call('ZCARD', busy)
   end
-  local out = {0, 0, 0, -1, ahead, tokens, rest, which}
+  local out = {0, 0, 0, -1, ahead, tokens, rest, which, extra}
   if L.mode == 1 then out[1] = 3
   elseif s.closedUntil > now then out[1] = 2
   elseif ahead + leased > 0 then out[1] = 1
   else out[2] = grant(s, out, n, price, horizon) end
 
-  local parked = n - out[2] - (#out - 8)
+  local parked = n - out[2] - (#out - 9)
   if parked > 0 then
     if L.mode == 0 then out[4] = wait(s, L, now, price) end
-    if out[1] < 2 then parked = room(s, parked, price, ahead) end
+    if out[1] < 2 then parked = room(s, parked, price, ahead + extra) end
     if maxWaiting >= 0 then parked = max(0, min(parked, maxWaiting - ahead)) end
   end
   if parked > 0 then
     out[3] = parked
     put(s, 'opened', d(now + 2000000))
     put(s, 'opening', d(s.opening + parked))
+    opening = opening + parked * (price - 1)
+    if opening ~= s.openingExtra then put(s, 'openingExtra', d(opening)) end
     s.opened = now + 2000000
   end
   if s.dirty or s.rebased or s.set then wrote[place] = true end
@@ -101,7 +106,7 @@ for i = 0, (#KEYS - shards) / 4 - 1 do
   place = tonumber(ARGV[e])
   L, since = all[ARGV[e + 1]], sinces[place]
   local s = level(L, KEYS[k], now)
-  reply[3 + shards + i] = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or {-1, 0, n, -1, 0, 0, 0, 0}
+  reply[3 + shards + i] = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or {-1, 0, n, -1, 0, 0, 0, 0, 0}
 end
 for i = 1, shards do reply[2 + i] = wrote[i] and redis.call('HINCRBY', KEYS[i], 'n', '1') or 0 end
 return reply

@@ -16,7 +16,7 @@ type rule struct {
 	maxCost   int64 // what costs more is never paid
 	unlimited bool
 	every     time.Duration // one token's time of the quickest limit; 0: nothing accrues, or none may come late
-	each      time.Duration // one token's time of the slowest limit: what an event adds to the wait of those behind it
+	each      time.Duration // one token's time of the slowest limit: what a token adds to the wait of those behind it
 }
 
 // The modes of common.lua.

@@ -45,6 +45,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
     code = -1
     events(n, lane, busy, retry, collapse, e + 8)
     if release then give(busy, lane) end
+    tallyUnread(KEYS[5 * i + 3], now)
     redis.call('ZADD', KEYS[2], d(now + next), key)
   elseif s.token ~= token then
     code, next = 3, -1
@@ -75,6 +76,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
         redis.call('ZADD', KEYS[2], d(s.til), key)
       end
     end
+    tally(s, next < 0)
     save(s, L, now)
   end
   reply[#reply + 1] = code

@@ -14,7 +14,7 @@
 -- seen, has lost its place; one that is given a place after its body went is found gone by the next lease, which settles it.
 -- Invariant: an event that has a place keeps it and gets no other.
 --
--- cat common.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
+-- cat common.lua waiting.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -55,7 +55,8 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
   if not waits(lane, seq, order) and not waits(busy, seq, order) and not retries(retry)[seq] then
     reply[#reply + 1] = i + 1
     if add then
-      redis.call('ZADD', lane, order, member)
+      insert(lane, order, member)
+      tallyUnread(KEYS[4 * i + 3], now)
       redis.call('ZADD', KEYS[2], 'LT', d(now), key)
       if ARGV[a + 4] ~= '' and (redis.pcall('HGET', KEYS[4 * i + 3], 'class') or '') == '' then
         remember(KEYS[4 * i + 3], ARGV[a + 4], now)

@@ -1,4 +1,61 @@
 -- Put behind common.lua before the scripts that move events of lanes.
+--
+-- The field extra is kept by those who put events into lane and retry, and take them out of it: insert and remove sum up what
+-- changes of a key, tally writes it. What is leased has its tokens and is no part of it.
+
+-- outlast lets a key whose state isn't read last for as long as events may wait.
+local function outlast(key, now)
+  redis.call('HSET', key, 'exp', d(now + MAX_TTL))
+  redis.call('PEXPIRE', key, d(MAX_TTL / 1000))
+end
+
+-- remember notes a class as classify does, for a key whose state isn't read. A damaged key has none.
+local function remember(key, class, now)
+  local was = redis.pcall('HGET', key, 'class')
+  if type(was) == 'table' or (was or '') == class then return end
+  redis.call('HSET', key, 'class', class)
+  outlast(key, now)
+end
+
+local gained = 0 -- of the key at hand: what was put in less what was taken out, beyond one token each
+
+-- beyond answers the tokens that a member costs beyond one; one that is to be dropped takes none.
+local function beyond(member)
+  if string.find(member, '!', 1, true) then return 0 end
+  return max(0, cost(member) - 1)
+end
+
+-- insert puts an event into lane or retry, remove takes one out and answers how many were there.
+local function insert(set, score, member)
+  if redis.call('ZADD', set, score, member) == 1 then gained = gained + beyond(member) end
+end
+
+local function remove(set, member)
+  local n = redis.call('ZREM', set, member)
+  if n == 1 then gained = gained - beyond(member) end
+  return n
+end
+
+-- tally notes what the waiting events of the key cost, before its state is saved: all that were inserted and removed since the
+-- last tally are its own. Of an empty lane that is nothing, whatever was noted before.
+local function tally(s, empty)
+  local extra = empty and 0 or max(0, s.extra + gained)
+  gained = 0
+  if extra == s.extra then return end
+  if s.extra == 0 or extra == 0 then s.exp = 0 end
+  s.extra = extra
+  if extra > 0 then put(s, 'extra', d(extra)) else redis.call('HDEL', s.key, 'extra') end
+end
+
+-- tallyUnread is tally for a key whose state isn't read. That of one that is no hash is found by whoever mends it.
+local function tallyUnread(key, now)
+  local by = gained
+  gained = 0
+  if by == 0 then return end
+  local extra = redis.pcall('HINCRBY', key, 'extra', d(by))
+  if type(extra) ~= 'number' then return end
+  if extra > 0 then outlast(key, now) else redis.call('HDEL', key, 'extra') end
+end
 
 -- readable says whether a member, or its order, is what sluice writes; how a name is written only its reader can tell.
 local function readable(member, order)
@@ -15,7 +72,7 @@ end
 -- give moves everything leased back into the lane.
 local function give(busy, lane)
   local b = redis.call('ZRANGE', busy, '0', '-1', 'WITHSCORES')
-  for i = 1, #b, 2 do redis.call('ZADD', lane, b[i + 1], b[i]) end
+  for i = 1, #b, 2 do insert(lane, b[i + 1], b[i]) end
   if #b > 0 then redis.call('DEL', busy) end
 end
 
@@ -58,16 +115,16 @@ local function enter(collapse, lane, retry, member, order, due)
     local last = redis.call('HGET', collapse, n)
     if last and place(last) > place(member) then
       dropped = over(member)
-      redis.call('ZADD', retry, '0', dropped)
+      insert(retry, '0', dropped)
       return dropped
     end
-    if last and place(last) < place(member) and redis.call('ZREM', lane, last) + redis.call('ZREM', retry, last) > 0 then
+    if last and place(last) < place(member) and remove(lane, last) + remove(retry, last) > 0 then
       dropped = over(last)
-      redis.call('ZADD', retry, '0', dropped)
+      insert(retry, '0', dropped)
     end
     redis.call('HSET', collapse, n, member)
   end
-  if due > 0 then redis.call('ZADD', retry, d(due), member) else redis.call('ZADD', lane, order, member) end
+  if due > 0 then insert(retry, d(due), member) else insert(lane, order, member) end
   return dropped
 end
 
