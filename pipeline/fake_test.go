@@ -387,16 +387,17 @@ func (o observerOf) add(what string, n int) {
 	o.counts[what] += n
 }
 
-func (o observerOf) Received(bool)               { o.add("received", 1) }
-func (o observerOf) Throttled(r limiter.Reason)  { o.add(string("throttled "+r), 1) }
-func (o observerOf) Parked()                     { o.add("parked", 1) }
-func (o observerOf) Settled(c Outcome)           { o.add(string(c), 1) }
-func (o observerOf) Pushed(error, time.Duration) { o.add("pushed", 1) }
-func (o observerOf) LaneWait(time.Duration)      { o.add("lane waits", 1) }
-func (o observerOf) InFlight(delta int)          { o.add("in flight", delta) }
-func (o observerOf) HeldNow(delta int)           { o.add("held", delta) }
-func (o observerOf) Late()                       { o.add("late", 1) }
-func (o observerOf) Leased(bool)                 { o.add("leases", 1) }
+func (o observerOf) Received(bool)                                { o.add("received", 1) }
+func (o observerOf) Decided(ev *Event, d limiter.Decision)        { o.add("decided "+ev.Key, 1) }
+func (o observerOf) Throttled(r limiter.Reason)                   { o.add(string("throttled "+r), 1) }
+func (o observerOf) Parked()                                      { o.add("parked", 1) }
+func (o observerOf) Settled(c Outcome)                            { o.add(string(c), 1) }
+func (o observerOf) Pushed(ev *Event, err error, d time.Duration) { o.add("pushed "+ev.Key, 1) }
+func (o observerOf) LaneWait(time.Duration)                       { o.add("lane waits", 1) }
+func (o observerOf) InFlight(delta int)                           { o.add("in flight", delta) }
+func (o observerOf) HeldNow(delta int)                            { o.add("held", delta) }
+func (o observerOf) Late()                                        { o.add("late", 1) }
+func (o observerOf) Leased(bool)                                  { o.add("leases", 1) }
 
 func (o observerOf) Latency(p Path, d time.Duration) {
 	o.mu.Lock()

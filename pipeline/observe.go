@@ -37,12 +37,13 @@ var Paths = []Path{Direct, Held, Lane}
 // Observer counts what happens. Methods are called from many goroutines and must be quick.
 type Observer interface {
 	Received(redelivered bool)
+	Decided(ev *Event, dec limiter.Decision) // what was said to a delivery that has a key
 	Throttled(reason limiter.Reason)
 	Parked()
 	Settled(outcome Outcome)
-	Pushed(err error, took time.Duration) // one attempt ended
-	Latency(path Path, d time.Duration)   // from stored in the source to delivered
-	LaneWait(d time.Duration)             // from stored in the source to the first push out of the lane
+	Pushed(ev *Event, err error, took time.Duration) // one attempt ended
+	Latency(path Path, d time.Duration)              // from stored in the source to delivered
+	LaneWait(d time.Duration)                        // from stored in the source to the first push out of the lane
 	InFlight(delta int)
 	HeldNow(delta int)
 	Late()

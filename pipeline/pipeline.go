@@ -173,6 +173,7 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 		d.HandBack() // soft ended, or others are to have the event
 		return
 	}
+	w.Observer.Decided(ev, dec)
 	switch dec.Verdict {
 	case limiter.Go:
 		w.push(hard, d, ev, Direct)
@@ -384,7 +385,7 @@ func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
 	w.Observer.InFlight(1)
 	err := w.safely(hard, ev)
 	w.Observer.InFlight(-1)
-	w.Observer.Pushed(err, time.Since(start))
+	w.Observer.Pushed(ev, err, time.Since(start))
 	f := w.cfg.Retry.judge(ev, err, time.Now(), draw())
 	away := f.sleep
 	f.sleep = f.sleep || w.strict() && f.outcome == "" // nothing may overtake it

@@ -317,6 +317,13 @@ func TestNewEventOfAKeyBeyondItsCapIsParked(t *testing.T) {
 		}
 		r.publish("b", 1)
 		r.wantTrace(t, "push")
+		if a, b := r.count("decided a"), r.count("decided b"); a != 4 || b != 1 {
+			t.Errorf("%d and %d decisions observed, want 4 and 1", a, b)
+		}
+		pass(10 * time.Second)
+		if a, b := r.count("pushed a"), r.count("pushed b"); a < 3 || b != 1 {
+			t.Errorf("%d and %d pushes observed, want at least 3, and 1", a, b)
+		}
 		_ = stop()
 	})
 }

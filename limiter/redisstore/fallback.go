@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -194,7 +195,7 @@ func (f *Fallback) decide(key, tier string, cost int64, horizon time.Duration) l
 		if horizon < 0 { // the key has as many pushes in flight as it may
 			return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled}
 		}
-		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(time.Hour)}
+		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(time.Hour), Remaining: math.MaxInt64}
 	}
 	f.count(Local)
 	return f.shares.reserve(key, tier, cost, horizon)

@@ -130,7 +130,11 @@ func (s *shares) reserve(key, tier string, cost int64, horizon time.Duration) li
 		k.empty[i] = max(k.empty[i], s.from, at-p.burst*p.every) + cost*p.every
 	}
 	k.spent += cost
-	d := limiter.Decision{Verdict: limiter.Go, At: s.start.Add(time.Duration(at))}
+	d := limiter.Decision{Verdict: limiter.Go, At: s.start.Add(time.Duration(at)), Remaining: math.MaxInt64}
+	for i, p := range k.parts {
+		left := (now - max(k.empty[i], s.from, now-p.burst*p.every)) / p.every
+		d.Remaining = min(d.Remaining, max(0, left))
+	}
 	if at > now {
 		d.Verdict, d.Reason = limiter.Hold, limiter.Throttled
 	}

@@ -92,6 +92,19 @@ func TestSharesAreTogetherWhatTheLimitIs(t *testing.T) {
 	}
 }
 
+func TestDecisionsByShareTellWhatIsLeftOfIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharers(t, "10/s burst 10", 2)
+		time.Sleep(2 * time.Second) // the share, 5 tokens, has accrued
+		for _, want := range []int64{4, 3, 2} {
+			if d := s.all[0].reserve("k", "", 1, 0); d.Verdict != limiter.Go || d.Remaining != want {
+				t.Errorf("%+v, want it to go and %d to be left", d, want)
+			}
+		}
+	})
+}
+
 func TestSlidingLimitIsDealtOut(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 3, 7} {

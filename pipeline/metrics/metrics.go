@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,12 +16,14 @@ import (
 // Observer implements [pipeline.Observer].
 type Observer struct {
 	class func(error) string
+	hot   *HotKeys
 
 	received      prometheus.Counter
 	redelivered   prometheus.Counter
 	settled       map[pipeline.Outcome]prometheus.Counter
 	parked        prometheus.Counter
 	throttled     map[limiter.Reason]prometheus.Counter
+	remaining     prometheus.Observer
 	attempts      map[string]prometheus.Counter
 	duration      prometheus.Observer
 	latency       map[pipeline.Path]prometheus.Observer
@@ -35,6 +38,7 @@ type Observer struct {
 var (
 	pushBuckets    = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600, 3600}
+	levelBuckets   = []float64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10000, 100000}
 	waitBuckets    = []float64{.01, .05, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400}
 )
 
@@ -49,6 +53,7 @@ func New(reg prometheus.Registerer, sink string, classes []string, class func(er
 	}
 	o := &Observer{
 		class:         class,
+		hot:           NewHotKeys(),
 		received:      counter("events_received_total", "Deliveries from the source."),
 		redelivered:   counter("source_redeliveries_total", "Deliveries from the source that were not the first of their event."),
 		parked:        counter("events_parked_total", "Events put into their lane."),
@@ -89,6 +94,9 @@ func (o *Observer) vectors(auto promauto.Factory, sink string, classes []string)
 	o.leases[true], o.leases[false] = leases.WithLabelValues("granted"), leases.WithLabelValues("none")
 	o.duration = auto.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_push_duration_seconds",
 		Help: "Duration of pushes.", Buckets: pushBuckets}, []string{"sink"}).WithLabelValues(sink)
+	o.remaining = auto.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_tokens_remaining",
+		Help: "Whole tokens that keys had left when an event of theirs asked, of the limit with the fewest.", Buckets: levelBuckets},
+		[]string{"tier"}).WithLabelValues("")
 	latency := auto.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_event_latency_seconds",
 		Help: "From an event's arrival in the source to its delivery, by path.", Buckets: latencyBuckets}, []string{"path"})
 	for _, v := range pipeline.Paths {
@@ -103,6 +111,19 @@ func (o *Observer) Received(redelivered bool) {
 		o.redelivered.Inc()
 	}
 }
+
+// Decided notes how busy the event's key is, and the tokens it has left where the decision knows them.
+func (o *Observer) Decided(ev *pipeline.Event, dec limiter.Decision) {
+	waits := dec.Verdict == limiter.Park || dec.Verdict == limiter.Overflow
+	o.hot.received(ev.Key, waits, time.Now())
+	known := dec.Verdict == limiter.Go || dec.Reason == limiter.Throttled || dec.Reason == limiter.KeyCap
+	if known && dec.Remaining != math.MaxInt64 { // else nothing is counted
+		o.remaining.Observe(float64(dec.Remaining))
+	}
+}
+
+// HotKeys are the busiest keys of this worker.
+func (o *Observer) HotKeys() *HotKeys { return o.hot }
 
 // Throttled counts an event that could not go at once.
 func (o *Observer) Throttled(reason limiter.Reason) { o.throttled[reason].Inc() }
@@ -119,7 +140,8 @@ func (o *Observer) Settled(outcome pipeline.Outcome) {
 }
 
 // Pushed counts an attempt.
-func (o *Observer) Pushed(err error, took time.Duration) {
+func (o *Observer) Pushed(ev *pipeline.Event, err error, took time.Duration) {
+	o.hot.pushed(ev.Key, time.Now())
 	o.attempts[o.class(err)].Inc()
 	o.duration.Observe(took.Seconds())
 }

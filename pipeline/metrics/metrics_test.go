@@ -49,8 +49,8 @@ func TestEveryReasonOutcomeAndPathIsCounted(t *testing.T) {
 	for _, p := range pipeline.Paths {
 		o.Latency(p, time.Second)
 	}
-	o.Pushed(nil, time.Millisecond)
-	o.Pushed(errors.New("no"), time.Millisecond)
+	o.Pushed(&pipeline.Event{Key: "alice"}, nil, time.Millisecond)
+	o.Pushed(&pipeline.Event{Key: "alice"}, errors.New("no"), time.Millisecond)
 	o.Received(true)
 	o.Leased(true)
 	if got := testutil.ToFloat64(o.attempts["5xx"]); got != 1 {

@@ -1,0 +1,155 @@
+package metrics
+
+import (
+	"cmp"
+	"hash/maphash"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	hotParts   = 64
+	hotPerPart = 16
+
+	// hotHalfLife is the time in which what happened comes to weigh half: rates are those of about the last half minute.
+	hotHalfLife = 10 * time.Second
+
+	// hotLeast is the rate per second from which on a key counts as busy.
+	hotLeast = 0.005
+)
+
+// HotKeys finds the busiest keys of an endless number in constant memory: it keeps hotParts x hotPerPart of them, and a
+// new one takes the place of the least busy together with its weight (the space-saving algorithm). A key with a hundredth
+// of what happens, or more, is never missed. Times weigh by forward decay: later ones more, instead of earlier ones less.
+type HotKeys struct {
+	seed  maphash.Seed
+	start time.Time
+	part  [hotParts]hotPart
+}
+
+// hotPart holds the keys of one hash.
+type hotPart struct {
+	mu     sync.Mutex
+	since  time.Time // when something weighed 1
+	places map[string]int
+	weight []float64 // of each place; too much by the place's over, at most
+	kept   []hotCounts
+}
+
+type hotCounts struct {
+	key                         string
+	over                        float64
+	received, throttled, pushed float64 // since the key took its place, weighed
+}
+
+// HotKey is a busy key with its rates per second.
+type HotKey struct {
+	Key       string
+	Received  float64 // deliveries from the source
+	Throttled float64 // of these, how many had to wait in the lane, or were refused
+	Pushed    float64 // attempts
+}
+
+// NewHotKeys knows no keys yet.
+func NewHotKeys() *HotKeys {
+	h := &HotKeys{seed: maphash.MakeSeed(), start: time.Now()}
+	for i := range h.part {
+		h.part[i].places, h.part[i].since = map[string]int{}, h.start
+	}
+	return h
+}
+
+func (h *HotKeys) received(key string, throttled bool, now time.Time) {
+	h.count(key, now, func(c *hotCounts, weight float64) {
+		c.received += weight
+		if throttled {
+			c.throttled += weight
+		}
+	})
+}
+
+func (h *HotKeys) pushed(key string, now time.Time) {
+	h.count(key, now, func(c *hotCounts, weight float64) { c.pushed += weight })
+}
+
+func (h *HotKeys) count(key string, now time.Time, add func(*hotCounts, float64)) {
+	p := &h.part[maphash.String(h.seed, key)%hotParts]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	weight := p.weigh(now)
+	i := p.place(key)
+	p.weight[i] += weight
+	add(&p.kept[i], weight)
+}
+
+// weigh is what something that happens now weighs. Before that grows out of bounds everything is weighed anew.
+func (p *hotPart) weigh(now time.Time) float64 {
+	halves := float64(now.Sub(p.since)) / float64(hotHalfLife)
+	if halves < 512 {
+		return math.Exp2(halves)
+	}
+	lighter := math.Exp2(-halves)
+	for i := range p.kept {
+		c := &p.kept[i]
+		p.weight[i] *= lighter
+		c.over, c.received, c.throttled, c.pushed = c.over*lighter, c.received*lighter, c.throttled*lighter, c.pushed*lighter
+	}
+	p.since = now
+	return 1
+}
+
+// place is where key is kept from now on.
+func (p *hotPart) place(key string) int {
+	if i, ok := p.places[key]; ok {
+		return i
+	}
+	key = strings.Clone(key) // it may be a piece of something large
+	i := len(p.kept)
+	if i < hotPerPart {
+		p.kept, p.weight = append(p.kept, hotCounts{key: key}), append(p.weight, 0)
+	} else {
+		i = 0
+		for j, w := range p.weight {
+			if w < p.weight[i] {
+				i = j
+			}
+		}
+		delete(p.places, p.kept[i].key)
+		p.kept[i] = hotCounts{key: key, over: p.weight[i]}
+	}
+	p.places[key] = i
+	return i
+}
+
+// Busiest are up to n keys, the busiest first. Those that are told apart from idle ones by luck only are left out: if all
+// are equally busy, that are all.
+func (h *HotKeys) Busiest(n int) []HotKey { return h.busiest(n, time.Now()) }
+
+func (h *HotKeys) busiest(n int, now time.Time) []HotKey {
+	// What a steady rate of 1 per second weighs in all, by now.
+	steady := hotHalfLife.Seconds() / math.Ln2 * -math.Expm1(-math.Ln2*max(now.Sub(h.start), time.Second).Seconds()/hotHalfLife.Seconds())
+	var busy []HotKey
+	for i := range h.part {
+		busy = h.part[i].appendBusy(busy, now, steady)
+	}
+	slices.SortFunc(busy, func(a, b HotKey) int {
+		return cmp.Or(cmp.Compare(b.Received+b.Pushed, a.Received+a.Pushed), cmp.Compare(a.Key, b.Key))
+	})
+	return busy[:min(n, len(busy))]
+}
+
+func (p *hotPart) appendBusy(to []HotKey, now time.Time, steady float64) []HotKey {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rate := 1 / (p.weigh(now) * steady)
+	for i, c := range p.kept {
+		if c.over > p.weight[i]/2 || (c.received+c.pushed)*rate < hotLeast {
+			continue
+		}
+		to = append(to, HotKey{Key: c.key, Received: c.received * rate, Throttled: c.throttled * rate, Pushed: c.pushed * rate})
+	}
+	return to
+}
