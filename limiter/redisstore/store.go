@@ -63,6 +63,8 @@ var (
 	measureLua string
 	//go:embed mend.lua
 	mendLua string
+	//go:embed levels.lua
+	levelsLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -83,6 +85,7 @@ var (
 	rearmScript   = script(rearmLua)
 	measureScript = script(measureLua)
 	mendScript    = laneScript(mendLua)
+	levelsScript  = script(levelsLua)
 )
 
 // Options of a [Store].
