@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Shards is the number of shard tags the keys are spread over in Redis. It is part of the stored format: a tag is a
@@ -81,6 +83,24 @@ func DecodeKey(token string) (string, error) {
 		i += 2
 	}
 	return string(b), nil
+}
+
+// KeyText is a key as people may see it: as it is, but with percent escapes for "%", for bytes that aren't UTF-8, and for
+// characters that don't show or would change how others show. No two keys have one text.
+func KeyText(key string) string {
+	var b strings.Builder
+	for i := 0; i < len(key); {
+		r, size := utf8.DecodeRuneInString(key[i:])
+		if r != '%' && unicode.IsPrint(r) && (r != utf8.RuneError || size > 1) {
+			b.WriteString(key[i : i+size])
+		} else {
+			for _, c := range []byte(key[i : i+size]) {
+				b.Write([]byte{'%', hexDigits[c>>4], hexDigits[c&15]})
+			}
+		}
+		i += size
+	}
+	return b.String()
 }
 
 func plainByte(c byte) bool {

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -58,6 +59,35 @@ func TestPlainKeysStayReadable(t *testing.T) {
 	for _, tt := range tests {
 		if got := EncodeKey(tt.key); got != tt.token {
 			t.Errorf("EncodeKey(%q) = %q, want %q", tt.key, got, tt.token)
+		}
+	}
+}
+
+func TestTextOfAKeyShowsWhatItHoldsAndIsItsOwn(t *testing.T) {
+	t.Parallel()
+	owner := map[string]string{}
+	for _, key := range awkwardKeys {
+		text := KeyText(key)
+		if other, taken := owner[text]; taken {
+			t.Errorf("%q and %q have the same text %q", key, other, text)
+		}
+		owner[text] = key
+		if back, err := url.PathUnescape(text); err != nil || back != key {
+			t.Errorf("%q comes back from %q as %q, %v", key, text, back, err)
+		}
+	}
+	tests := []struct{ key, text string }{
+		{"alice@example.com/a b", "alice@example.com/a b"},
+		{"né 🙂", "né 🙂"},
+		{"100%", "100%25"},
+		{"\xff\xfe", "%FF%FE"},
+		{"a\n\x00", "a%0A%00"},
+		{"a\u202eb\u200b\u00a0", "a%E2%80%AEb%E2%80%8B%C2%A0"}, // turns what follows around; has no width; looks like a space
+		{"\ufffd", "\ufffd"},
+	}
+	for _, tt := range tests {
+		if got := KeyText(tt.key); got != tt.text {
+			t.Errorf("KeyText(%q) = %q, want %q", tt.key, got, tt.text)
 		}
 	}
 }

@@ -57,7 +57,8 @@ type Config struct {
 	Concurrency   int
 	DrainTimeout  time.Duration
 	AdminAddr     string
-	AdminExplicit bool // AdminAddr was set, not the default
+	AdminExplicit bool     // AdminAddr was set, not the default
+	MetricKeys    []string // whose tokens are a metric
 
 	LogLevel  slog.Level
 	LogFormat string // text or json
@@ -251,6 +252,7 @@ func runPart(r *reader, env *environment, cfg *Config) {
 	cfg.DrainTimeout = r.duration("DRAIN_TIMEOUT", env.DrainTimeout, time.Millisecond)
 	cfg.AdminAddr = r.text("ADMIN_ADDR", env.AdminAddr)
 	cfg.AdminExplicit = strings.TrimSpace(env.AdminAddr) != ""
+	cfg.MetricKeys = r.metricKeys(env.MetricKeys)
 	_, port, err := net.SplitHostPort(cfg.AdminAddr)
 	if n, portErr := strconv.Atoi(port); err != nil || portErr != nil || n < 0 || n > 65535 {
 		r.faultf("ADMIN_ADDR", cfg.AdminAddr, "is not host:port; use one such as %s", presetOf("ADMIN_ADDR"))
@@ -260,7 +262,7 @@ func runPart(r *reader, env *environment, cfg *Config) {
 // fingerprint is the same for equal settings, and most likely another for others. Secrets, and what may differ between workers that
 // do the same, don't count.
 func (cfg Config) fingerprint() string {
-	cfg.AdminAddr, cfg.AdminExplicit, cfg.LogLevel, cfg.LogFormat = "", false, 0, ""
+	cfg.AdminAddr, cfg.AdminExplicit, cfg.MetricKeys, cfg.LogLevel, cfg.LogFormat = "", false, nil, 0, ""
 	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", cfg))
 	return hex.EncodeToString(sum[:4])
 }

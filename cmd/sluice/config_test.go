@@ -104,7 +104,7 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		"SLUICE_ADMIN_ADDR=7780",
 		"SLUICE_ON_REDIS_DOWN=opened",
 		"SLUICE_ON_REDIS_DOWN_GRACE=-1s",
-		"SLUICE_METRIC_KEYS=a",
+		"SLUICE_METRIC_KEYS=a,b%",
 		"SLUICE_RETRY_CAPP=1h",
 		"SLUICE_XYZZY=hunter2",
 	)
@@ -144,7 +144,7 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		`SLUICE_ADMIN_ADDR: value "7780": is not host:port; use one such as 127.0.0.1:7780`,
 		`SLUICE_ON_REDIS_DOWN: value "opened": is not known; use local or closed or open`,
 		`SLUICE_ON_REDIS_DOWN_GRACE: value "-1s": `,
-		`SLUICE_METRIC_KEYS: not supported by this version; unset it`,
+		`SLUICE_METRIC_KEYS: value "b%": has a % that begins no escape;`,
 		`SLUICE_RETRY_CAPP: unknown variable; did you mean SLUICE_RETRY_CAP?`,
 		`SLUICE_XYZZY: unknown variable; unset it, or see 'sluice worker --help'`,
 	}
@@ -260,6 +260,7 @@ func TestEveryVariableIsReadUnderItsPrefixedNameOnly(t *testing.T) {
 		"CONCURRENCY":          {"5", none, func(c Config) any { return c.Concurrency }, 5},
 		"DRAIN_TIMEOUT":        {"25s", none, func(c Config) any { return c.DrainTimeout }, 25 * time.Second},
 		"ADMIN_ADDR":           {":9", none, func(c Config) any { return fmt.Sprintln(c.AdminAddr, c.AdminExplicit) }, ":9 true\n"},
+		"METRIC_KEYS":          {"a, b", none, func(c Config) any { return c.MetricKeys }, []string{"a", "b"}},
 		"LOG_LEVEL":            {"WARN", none, func(c Config) any { return c.LogLevel }, slog.LevelWarn},
 		"LOG_FORMAT":           {"json", none, func(c Config) any { return c.LogFormat }, "json"},
 	}

@@ -38,6 +38,7 @@ type environment struct {
 	Concurrency  string
 	DrainTimeout string `split_words:"true"`
 	AdminAddr    string `split_words:"true"`
+	MetricKeys   string `split_words:"true"`
 	LogLevel     string `split_words:"true"`
 	LogFormat    string `split_words:"true"`
 }

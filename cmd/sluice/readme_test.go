@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"sluice/limiter"
 	"sluice/limiter/redisstore"
 	"sluice/pipeline/metrics"
@@ -61,7 +64,9 @@ func TestReadmeHasTheSettingsOfTheCode(t *testing.T) {
 	}
 }
 
-func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
+// workerMetrics are all that a worker has.
+func workerMetrics(t *testing.T) *prometheus.Registry {
+	t.Helper()
 	reg := newRegistry()
 	w := &worker{reg: reg}
 	w.registerUp()
@@ -78,7 +83,24 @@ func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
 	if _, err := redisstore.New(nil, redisstore.Options{Name: "sluice", Limits: limiter.Fixed(limit), Registry: reg}); err != nil {
 		t.Fatal(err)
 	}
-	families, err := reg.Gather()
+	metrics.RegisterKeyTokens(reg, []string{"alice"}, func([]string) map[string]int64 { return map[string]int64{"alice": 1} })
+	return reg
+}
+
+func TestMetricsOfAWorkerPassPrometheusLint(t *testing.T) {
+	problems, err := testutil.GatherAndLint(workerMetrics(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "sluice_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestReadmeNamesEveryMetricAndNoOther(t *testing.T) {
+	families, err := workerMetrics(t).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,14 +76,15 @@ var variables = []variable{
 
 	{"CONCURRENCY", "256", "pushes in flight per worker, 1 to 65536"},
 	{"DRAIN_TIMEOUT", "20s", "how long pushes in flight may finish after SIGTERM"},
-	{"ADMIN_ADDR", "127.0.0.1:7780", "metrics and probes; if taken and not set: the next free port"},
+	{"ADMIN_ADDR", "127.0.0.1:7780", "status page, metrics and probes; if taken and not set: the next free port"},
+	{"METRIC_KEYS", "", "list of at most 20 keys whose tokens are the metric sluice_key_tokens{key}; a comma in a key is %2C"},
 	{"LOG_LEVEL", "info", "debug, info, warn or error"},
 	{"LOG_FORMAT", "text", "text or json"},
 }
 
 // laterVariables are part of the contract but not of this version: setting one must not be silently without effect.
 var laterVariables = []string{
-	"WEBHOOK_ALLOW_CIDRS", "METRIC_KEYS",
+	"WEBHOOK_ALLOW_CIDRS",
 }
 
 // presetOf is the default of a variable.

@@ -193,6 +193,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	w.store.Store(store)
+	w.registerKeyTokens(store)
 	waiting := newRearmer(store.Rearm, w.log)
 	book.Subscribe(waiting.changed)
 	waiting.changed(func(string) bool { return true }) // limits may have changed while no worker ran
