@@ -120,7 +120,7 @@ func (h *hatch) run(limit string, to pipeline.Sink, done <-chan struct{}) {
 		Retry: pipeline.Retry{For: time.Hour, Base: time.Second, Cap: time.Second},
 	}, pipeline.Ports{
 		Source: source, Limiter: store, Index: store, Lanes: lanes, DeadLetters: dead, Sink: to, Log: log,
-		Gossip: stream.NewGossip(h.nc, h.cfg), Observer: metrics.New(reg, to.Name(), sink.Classes, sink.Class),
+		Gossip: stream.NewGossip(h.nc, h.cfg), Observer: metrics.New(reg, limiter.Fixed(l), to.Name(), sink.Classes, sink.Class),
 	})
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)

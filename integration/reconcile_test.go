@@ -57,7 +57,7 @@ func (w *world) inside(limit string, verifyAge time.Duration) (*stream.Lanes, *p
 		Retry: pipeline.Retry{For: time.Hour, Base: time.Second, Cap: time.Second},
 	}, pipeline.Ports{
 		Source: source, Limiter: store, Index: store, Lanes: lanes, DeadLetters: dead, Sink: to, Log: log,
-		Gossip: stream.NewGossip(w.nats.Conn(), cfg), Observer: metrics.New(reg, to.Name(), sink.Classes, sink.Class),
+		Gossip: stream.NewGossip(w.nats.Conn(), cfg), Observer: metrics.New(reg, limiter.Fixed(l), to.Name(), sink.Classes, sink.Class),
 	})
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	background, worked := make(chan struct{}), make(chan error, 1)

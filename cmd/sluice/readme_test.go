@@ -71,7 +71,7 @@ func workerMetrics(t *testing.T) *prometheus.Registry {
 	w := &worker{reg: reg}
 	w.registerUp()
 	w.registerLimits(&stream.Limits{})
-	metrics.New(reg, "webhook", sink.Classes, sink.Class)
+	metrics.New(reg, limiter.Fixed(nil), "webhook", sink.Classes, sink.Class)
 	fleet := metrics.NewFleet(reg, time.Hour)
 	for f := metrics.Eligible; f <= metrics.Workers; f++ {
 		fleet.Set(f, 1)

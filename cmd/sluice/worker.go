@@ -214,7 +214,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	gossip := stream.NewGossip(nc, sc)
 	ports := pipeline.Ports{
 		Source: source, Limiter: limits, Index: limits, Lanes: lanes, DeadLetters: dead, Sink: pusher, Gossip: gossip,
-		Observer: metrics.New(w.reg, pusher.Name(), sink.Classes, sink.Class), Log: w.log,
+		Observer: metrics.New(w.reg, book, pusher.Name(), sink.Classes, sink.Class), Log: w.log,
 	}
 	if w.watch != nil {
 		w.watch(&ports)

@@ -40,7 +40,7 @@ type hotPart struct {
 }
 
 type hotCounts struct {
-	key                         string
+	key, tier                   string // tier: of its newest event
 	over                        float64
 	received, throttled, pushed float64 // since the key took its place, weighed
 }
@@ -48,6 +48,7 @@ type hotCounts struct {
 // HotKey is a busy key with its rates per second.
 type HotKey struct {
 	Key       string
+	Tier      string  // that its newest event named; "": none
 	Received  float64 // deliveries from the source
 	Throttled float64 // of these, how many had to wait in the lane, or were refused
 	Pushed    float64 // attempts
@@ -62,8 +63,11 @@ func NewHotKeys() *HotKeys {
 	return h
 }
 
-func (h *HotKeys) received(key string, throttled bool, now time.Time) {
+func (h *HotKeys) received(key, tier string, throttled bool, now time.Time) {
 	h.count(key, now, func(c *hotCounts, weight float64) {
+		if c.tier != tier {
+			c.tier = strings.Clone(tier)
+		}
 		c.received += weight
 		if throttled {
 			c.throttled += weight
@@ -149,7 +153,7 @@ func (p *hotPart) appendBusy(to []HotKey, now time.Time, steady float64) []HotKe
 		if c.over > p.weight[i]/2 || (c.received+c.pushed)*rate < hotLeast {
 			continue
 		}
-		to = append(to, HotKey{Key: c.key, Received: c.received * rate, Throttled: c.throttled * rate, Pushed: c.pushed * rate})
+		to = append(to, HotKey{Key: c.key, Tier: c.tier, Received: c.received * rate, Throttled: c.throttled * rate, Pushed: c.pushed * rate})
 	}
 	return to
 }

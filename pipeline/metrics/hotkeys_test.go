@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -27,12 +28,12 @@ func TestBusiestKeysAreFoundAmongAMillion(t *testing.T) {
 		now = now.Add(time.Second / perSecond)
 		switch n := draw.IntN(100); {
 		case n < 5: // 200/s, all throttled
-			h.received("mallory", true, now)
+			h.received("mallory", "gold", true, now)
 		case n < 8: // 120/s, pushed, too
-			h.received("alice", false, now)
+			h.received("alice", "", false, now)
 			h.pushed("alice", now)
 		default:
-			h.received(fmt.Sprint("user", draw.IntN(1_000_000)), false, now)
+			h.received(fmt.Sprint("user", draw.IntN(1_000_000)), "", false, now)
 		}
 	}
 	busy := h.busiest(10, now)
@@ -43,8 +44,8 @@ func TestBusiestKeysAreFoundAmongAMillion(t *testing.T) {
 	if a := busy[0]; !near(a.Received, 120) || !near(a.Pushed, 120) || a.Throttled != 0 {
 		t.Errorf("alice: %+v, want 120/s received and pushed", a)
 	}
-	if m := busy[1]; !near(m.Received, 200) || m.Throttled != m.Received || m.Pushed != 0 {
-		t.Errorf("mallory: %+v, want 200/s, all throttled", m)
+	if m := busy[1]; !near(m.Received, 200) || m.Throttled != m.Received || m.Pushed != 0 || m.Tier != "gold" {
+		t.Errorf("mallory: %+v, want 200/s, all throttled, in its tier", m)
 	}
 	kept := 0
 	for i := range h.part {
@@ -65,12 +66,12 @@ func TestRatesHoldFromTheBeginningAndForAWeek(t *testing.T) {
 		now := h.start.Add(after)
 		for range 4 * 20 { // 4/s for 20 s
 			now = now.Add(time.Second / 4)
-			h.received("alice", false, now)
+			h.received("alice", "", false, now)
 		}
 		if after > 0 { // of which the time since the start is only a part
 			for range 4 * 40 {
 				now = now.Add(time.Second / 4)
-				h.received("alice", false, now)
+				h.received("alice", "", false, now)
 			}
 		}
 		busy := h.busiest(1, now)
@@ -82,7 +83,7 @@ func TestRatesHoldFromTheBeginningAndForAWeek(t *testing.T) {
 
 func TestAMillionKeysMakeNoSeriesAndTakeNoMemory(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	o := New(reg, "webhook", []string{"2xx", "5xx"}, classOf)
+	o := New(reg, limiter.Fixed(nil), "webhook", []string{"2xx", "5xx"}, classOf)
 	decided := func(key string) {
 		o.Decided(&pipeline.Event{Key: key}, limiter.Decision{Verdict: limiter.Go, Remaining: 3})
 	}
@@ -133,7 +134,7 @@ func TestLevelsThatAreNotKnownAreNotObserved(t *testing.T) {
 	}
 	for _, test := range tests {
 		reg := prometheus.NewRegistry()
-		New(reg, "webhook", []string{"2xx", "5xx"}, classOf).Decided(&pipeline.Event{Key: "alice"}, test.dec)
+		New(reg, limiter.Fixed(nil), "webhook", []string{"2xx", "5xx"}, classOf).Decided(&pipeline.Event{Key: "alice"}, test.dec)
 		families, err := reg.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -150,6 +151,46 @@ func TestLevelsThatAreNotKnownAreNotObserved(t *testing.T) {
 	}
 }
 
+func TestLevelsAreByTheTierWhoseLimitsRule(t *testing.T) {
+	t.Parallel()
+	book := limiter.NewBook(limiter.Limits{})
+	limits, err := limiter.ParseLimits("5/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for place, rule := range map[limiter.Place]limiter.Rule{
+		{Source: limiter.SourceTier, Name: "gold"}: {Limits: limits},
+		{Source: limiter.SourceKey, Name: "alice"}: {Tier: "gold"},
+		{Source: limiter.SourceKey, Name: "bob"}:   {Limits: limits},
+	} {
+		if err := book.Apply(limiter.Change{Place: place, Rule: rule}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reg := prometheus.NewRegistry()
+	o := New(reg, book, "webhook", []string{"2xx", "5xx"}, classOf)
+	for _, ev := range []*pipeline.Event{
+		{Key: "alice"}, {Key: "carol", Tier: "gold"}, {Key: "bob", Tier: "gold"}, {Key: "dave"}, {Key: "dave", Tier: "made up"},
+	} {
+		o.Decided(ev, limiter.Decision{Verdict: limiter.Go, Remaining: 3})
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]uint64{}
+	for _, f := range families {
+		if f.GetName() == "sluice_tokens_remaining" {
+			for _, m := range f.GetMetric() {
+				got[m.GetLabel()[0].GetValue()] = m.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+	if want := map[string]uint64{"gold": 2, "": 3}; !maps.Equal(got, want) {
+		t.Errorf("observed by tier: %v, want %v", got, want)
+	}
+}
+
 func TestHotKeysTakeManyAtATime(t *testing.T) {
 	t.Parallel()
 	h := NewHotKeys()
@@ -157,7 +198,7 @@ func TestHotKeysTakeManyAtATime(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for i := range 2000 {
-				h.received(fmt.Sprint(i%3), false, time.Now())
+				h.received(fmt.Sprint(i%3), "", false, time.Now())
 				h.Busiest(2)
 			}
 		})
@@ -180,7 +221,7 @@ func BenchmarkHotKeys(b *testing.B) {
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := rand.IntN(keys); pb.Next(); i = (i + 7919) % keys {
-					h.received(names[i], false, time.Now())
+					h.received(names[i], "", false, time.Now())
 				}
 			})
 		})

@@ -15,15 +15,16 @@ import (
 
 // Observer implements [pipeline.Observer].
 type Observer struct {
-	class func(error) string
-	hot   *HotKeys
+	class  func(error) string
+	limits limiter.Resolver
+	hot    *HotKeys
 
 	received      prometheus.Counter
 	redelivered   prometheus.Counter
 	settled       map[pipeline.Outcome]prometheus.Counter
 	parked        prometheus.Counter
 	throttled     map[limiter.Reason]prometheus.Counter
-	remaining     prometheus.Observer
+	remaining     *prometheus.HistogramVec
 	attempts      map[string]prometheus.Counter
 	duration      prometheus.Observer
 	latency       map[pipeline.Path]prometheus.Observer
@@ -42,8 +43,9 @@ var (
 	waitBuckets    = []float64{.01, .05, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400}
 )
 
-// New registers the metrics of a worker with one sink. class sorts what a push returned into one of classes.
-func New(reg prometheus.Registerer, sink string, classes []string, class func(error) string) *Observer {
+// New registers the metrics of a worker that goes by limits and has one sink. class sorts what a push returned into one of
+// classes.
+func New(reg prometheus.Registerer, limits limiter.Resolver, sink string, classes []string, class func(error) string) *Observer {
 	auto := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return auto.NewCounter(prometheus.CounterOpts{Name: "sluice_" + name, Help: help})
@@ -53,6 +55,7 @@ func New(reg prometheus.Registerer, sink string, classes []string, class func(er
 	}
 	o := &Observer{
 		class:         class,
+		limits:        limits,
 		hot:           NewHotKeys(),
 		received:      counter("events_received_total", "Deliveries from the source."),
 		redelivered:   counter("source_redeliveries_total", "Deliveries from the source that were not the first of their event."),
@@ -96,7 +99,8 @@ func (o *Observer) vectors(auto promauto.Factory, sink string, classes []string)
 		Help: "Duration of pushes.", Buckets: pushBuckets}, []string{"sink"}).WithLabelValues(sink)
 	o.remaining = auto.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_tokens_remaining",
 		Help: "Whole tokens that keys had left when an event of theirs asked, of the limit with the fewest.", Buckets: levelBuckets},
-		[]string{"tier"}).WithLabelValues("")
+		[]string{"tier"}) // one series for each tier that has limits, however many events name
+	o.remaining.WithLabelValues("")
 	latency := auto.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_event_latency_seconds",
 		Help: "From an event's arrival in the source to its delivery, by path.", Buckets: latencyBuckets}, []string{"path"})
 	for _, v := range pipeline.Paths {
@@ -115,11 +119,19 @@ func (o *Observer) Received(redelivered bool) {
 // Decided notes how busy the event's key is, and the tokens it has left where the decision knows them.
 func (o *Observer) Decided(ev *pipeline.Event, dec limiter.Decision) {
 	waits := dec.Verdict == limiter.Park || dec.Verdict == limiter.Overflow
-	o.hot.received(ev.Key, waits, time.Now())
+	o.hot.received(ev.Key, ev.Tier, waits, time.Now())
 	known := dec.Verdict == limiter.Go || dec.Reason == limiter.Throttled || dec.Reason == limiter.KeyCap
 	if known && dec.Remaining != math.MaxInt64 { // else nothing is counted
-		o.remaining.Observe(float64(dec.Remaining))
+		o.remaining.WithLabelValues(o.tierOf(ev)).Observe(float64(dec.Remaining))
 	}
+}
+
+// tierOf is the tier whose limits rule the event's key; "" if it is none.
+func (o *Observer) tierOf(ev *pipeline.Event) string {
+	if r := o.limits.Resolve(ev.Key, ev.Tier); r.Source == limiter.SourceTier {
+		return r.Name
+	}
+	return ""
 }
 
 // HotKeys are the busiest keys of this worker.

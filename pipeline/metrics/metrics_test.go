@@ -23,7 +23,7 @@ func classOf(err error) string {
 
 func TestMetricsPassPrometheusLintAndStartAtZero(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	New(reg, "webhook", []string{"2xx", "5xx"}, classOf)
+	New(reg, limiter.Fixed(nil), "webhook", []string{"2xx", "5xx"}, classOf)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestMetricsPassPrometheusLintAndStartAtZero(t *testing.T) {
 
 func TestEveryReasonOutcomeAndPathIsCounted(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	o := New(reg, "webhook", []string{"2xx", "5xx"}, classOf)
+	o := New(reg, limiter.Fixed(nil), "webhook", []string{"2xx", "5xx"}, classOf)
 	for _, r := range limiter.Reasons {
 		o.Throttled(r)
 	}
