@@ -20,20 +20,14 @@ import (
 // adminPortTries is how many ports are tried, counted from the default one, when the default one is taken.
 const adminPortTries = 20
 
-const adminIndex = `sluice
-/metrics  Prometheus metrics
-/healthz  200 while the process lives
-/readyz   200 when connected and not draining, with details
-`
-
-// newAdmin serves metrics and probes. ready says whether the worker takes events, and details for people to read; it is
-// called once per probe, from any goroutine.
-func newAdmin(reg *prometheus.Registry, ready func() (bool, map[string]string)) http.Handler {
+// newAdmin serves metrics, probes, and the status page at whatever else there is. ready says whether the worker takes
+// events, and details for people to read; it is called once per probe, from any goroutine.
+func newAdmin(reg *prometheus.Registry, ready func() (bool, map[string]string), status http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { writeReady(w, ready) })
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, adminIndex) })
+	mux.Handle("GET /", status)
 	return mux
 }
 
@@ -60,10 +54,12 @@ func writeReady(w http.ResponseWriter, ready func() (bool, map[string]string)) {
 	}{status, details})
 }
 
-// serveAdmin serves handler on ln until ctx ends. Probes in flight then get two seconds to finish.
+// serveAdmin serves handler on ln until ctx ends, and with it the contexts of all requests, so that streams end at once.
+// Probes in flight then get two seconds to finish.
 func serveAdmin(ctx context.Context, ln net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler:           handler,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,

@@ -4,15 +4,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/cmd/sluice/statuspage"
+	"sluice/limiter"
 )
 
 func adminAnswer(t *testing.T, handler http.Handler, method, path string) (int, string) {
@@ -28,7 +34,7 @@ func TestAdminServesMetricsAndProbes(t *testing.T) {
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_test_total", Help: "test"})
 	reg.MustRegister(counter)
 	counter.Add(3)
-	handler := newAdmin(reg, func() (bool, map[string]string) { return true, map[string]string{"redis": "up"} })
+	handler := newAdmin(reg, func() (bool, map[string]string) { return true, map[string]string{"redis": "up"} }, http.NotFoundHandler())
 	cases := []struct {
 		method, path string
 		code         int
@@ -37,7 +43,6 @@ func TestAdminServesMetricsAndProbes(t *testing.T) {
 		{"GET", "/metrics", 200, "\nsluice_test_total 3\n"},
 		{"GET", "/healthz", 200, "ok\n"},
 		{"GET", "/readyz", 200, `{"status":"ready","details":{"redis":"up"}}`},
-		{"GET", "/", 200, "/metrics"},
 		{"HEAD", "/healthz", 200, ""},
 		{"GET", "/other", 404, ""},
 		{"POST", "/healthz", 405, ""},
@@ -53,7 +58,7 @@ func TestAdminServesMetricsAndProbes(t *testing.T) {
 func TestNotReadyIs503WithDetails(t *testing.T) {
 	t.Parallel()
 	details := map[string]string{"nats": "connecting"}
-	handler := newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) { return false, details })
+	handler := newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) { return false, details }, http.NotFoundHandler())
 	code, body := adminAnswer(t, handler, "GET", "/readyz")
 	var got struct {
 		Status  string            `json:"status"`
@@ -120,7 +125,7 @@ func TestAdminServerEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	handler := newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) { return true, nil })
+	handler := newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) { return true, nil }, http.NotFoundHandler())
 	go func() { done <- serveAdmin(ctx, ln, handler) }()
 
 	response, err := http.Get("http://" + ln.Addr().String() + "/healthz")
@@ -138,6 +143,74 @@ func TestAdminServerEndsWithItsContext(t *testing.T) {
 	}
 	if _, err := net.Dial("tcp", ln.Addr().String()); err == nil {
 		t.Error("it still listens")
+	}
+}
+
+func TestOpenStatusPageDoesNotDelayTheEnd(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := &worker{reg: newRegistry()}
+	status := statuspage.New(w.statusConfig())
+	done := make(chan error, 1)
+	go func() { done <- serveAdmin(ctx, ln, newAdmin(w.reg, w.ready, status)) }()
+	response, err := http.Get("http://" + ln.Addr().String() + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if _, err := io.ReadFull(response.Body, make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 1500*time.Millisecond { // the grace for other requests is 2 s
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestStatusPageShowsSettingsAsTheyAreWrittenAndNoAddress(t *testing.T) {
+	setEnvironment(t, "SLUICE_WEBHOOK_URL=https://u:hunter2@example.com/hook", "SLUICE_REDIS_URL=redis://:hunter2@redis.example.com",
+		"SLUICE_LIMIT=1000/h window, 5/s", "SLUICE_MAX_WAIT=1d12h", "SLUICE_RETRY_FOR=90m", "SLUICE_SUBJECTS=a.>,b.*")
+	cfg, err := loadConfig(workerParts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{cfg: cfg}
+	facts := w.statusConfig().Facts()
+	text := fmt.Sprint(facts)
+	for _, want := range []string{"{LIMIT 5/s, 1000/h window}", "{MAX_WAIT 36h}", "{RETRY_FOR 1h30m}", "{SUBJECTS a.>,b.*}", "{SINK webhook}"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+	book := limiter.NewBook(cfg.Limit)
+	w.book.Store(book)
+	if limit := w.limitInForce(); limit != "5/s, 1000/h window" {
+		t.Errorf("without rules the limit is %q", limit)
+	}
+	if err := book.Apply(limiter.Change{Place: limiter.Place{Source: limiter.SourceAll}, Rule: limiter.Rule{Paused: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if limit := w.limitInForce(); limit != "0 (by the rule for all; SLUICE_LIMIT is 5/s, 1000/h window)" {
+		t.Errorf("while all is paused the limit is %q", limit)
+	}
+	for _, secret := range []string{"hunter2", "example.com"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s shows in %s", secret, text)
+		}
+	}
+	for _, f := range facts {
+		if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == f.Name }) {
+			t.Errorf("%s is no setting", f.Name)
+		}
 	}
 }
 

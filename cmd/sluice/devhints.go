@@ -30,7 +30,7 @@ func (d *dev) hints(sink string) string {
 	fmt.Fprintf(&b, "  publish  %s%s publish %s '{\"hello\":1}'\n", at, program, subject)
 	fmt.Fprintf(&b, "           nats %spub %s hello   (or any client of NATS)\n", server, subject)
 	fmt.Fprintf(&b, "  limit    start again with SLUICE_LIMIT='50/s burst 50' %s dev\n", program)
-	fmt.Fprintf(&b, "  metrics  http://%s/metrics\n", d.admin.Addr())
+	fmt.Fprintf(&b, "  status   http://%s/   (and /metrics)\n", d.admin.Addr())
 	fmt.Fprintf(&b, "  log      %s   (Redis: port %d)\n", d.logPath, d.servers.redisPort)
 	b.WriteString(unusedVariables(os.Environ()))
 	b.WriteString("Ctrl-C ends it and removes all data.\n")

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -144,20 +146,46 @@ func (p *devProcess) interrupt(code int) {
 	}
 }
 
+// awaitOnStream waits until a line of a stream matches.
+func (p *devProcess) awaitOnStream(url, pattern string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	expected, lines := regexp.MustCompile(pattern), bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	last := ""
+	for lines.Scan() {
+		if expected.Match(lines.Bytes()) {
+			return
+		}
+		last = lines.Text()
+	}
+	p.t.Fatalf("%s ended without %s, but with %s", url, pattern, last)
+}
+
 func TestDevDeliversWhatOthersPublish(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:4222")
 	if err == nil { // else another process has taken it
 		defer taken.Close()
 	}
-	p := startDev(t, []string{"SLUICE_REDIS_URL=redis://nowhere"}, "--no-demo")
+	p := startDev(t, []string{"SLUICE_REDIS_URL=redis://nowhere", "SLUICE_METRIC_KEYS=alice"}, "--no-demo")
 	hint := p.await(&p.stdout, `publish  (SLUICE_NATS_URL=nats://127\.0\.0\.1:(\d+)) (go run \./cmd/sluice|\S+) publish events\.alice '\{"hello":1\}'`)
 	if hint[2] == "4222" {
 		t.Error("the port that is taken is the one in the hint")
 	}
 	p.await(&p.stdout, `nats -s nats://127\.0\.0\.1:`+hint[2]+` pub events\.alice hello`)
 	p.await(&p.stdout, `Not used here: SLUICE_REDIS_URL `)
-	metrics := p.await(&p.stdout, `metrics  (http://\S+)`)[1]
+	status := p.await(&p.stdout, `status   (http://\S+/) `)[1]
 	p.await(&p.stdout, `published 0, pushed 0`)
 
 	publish := sluiceCommand(t, []string{hint[1]}, "publish", "events.alice", `{"hello":1}`)
@@ -165,14 +193,18 @@ func TestDevDeliversWhatOthersPublish(t *testing.T) {
 		t.Fatalf("%v: %s", err, printed)
 	}
 	p.await(&p.stdout, `published 1, pushed 1, waiting 0, 0\.5 pushes/s`)
-	response, err := http.Get(metrics)
+	response, err := http.Get(status + "metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if page, _ := io.ReadAll(response.Body); !strings.Contains(string(page), `sluice_events_settled_total{outcome="delivered"} 1`) {
-		t.Error("the metrics don't count the event")
+	text, _ := io.ReadAll(response.Body)
+	for _, want := range []string{`\nsluice_events_settled_total\{outcome="delivered"\} 1\n`, `\nsluice_key_tokens\{key="alice"\} (19|20)\n`} {
+		if !regexp.MustCompile(want).Match(text) {
+			t.Errorf("the metrics lack %s", want)
+		}
 	}
+	p.awaitOnStream(status+"events", `"keys":\[\{"key":"alice","received":.*"known":true,"left":(19|20),"burst":20,"limits":"10/s burst 20"`)
 	p.interrupt(0)
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"sluice/cmd/sluice/statuspage"
 	"sluice/limiter"
 	"sluice/limiter/redisstore"
 	"sluice/pipeline"
@@ -61,6 +62,8 @@ type worker struct {
 	admin net.Listener          // of metrics and probes; nil: run opens it
 	watch func(*pipeline.Ports) // looks on, by wrapping ports before the pipeline begins; nil: nobody does
 
+	status   *statuspage.Page // made by run
+	book     atomic.Pointer[limiter.Book]
 	nc       atomic.Pointer[nats.Conn]
 	store    atomic.Pointer[redisstore.Store]
 	page     atomic.Pointer[pipeline.Worker]
@@ -83,11 +86,13 @@ func (w *worker) run(ctx context.Context) error {
 	w.log.Info("admin server listens", "addr", admin.Addr().String())
 	w.registerUp()
 	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
-	served := make(chan error, 1)
-	go func() { served <- serveAdmin(adminCtx, admin, newAdmin(w.reg, w.ready)) }()
+	w.status = statuspage.New(w.statusConfig())
+	var serving sync.WaitGroup
+	serving.Go(func() { w.status.Run(adminCtx) })
+	serving.Go(func() { w.serve(adminCtx, admin) })
 	defer func() {
 		stopAdmin()
-		<-served
+		serving.Wait()
 	}()
 
 	nc, rdb, err := w.connect(ctx)
@@ -97,6 +102,13 @@ func (w *worker) run(ctx context.Context) error {
 	defer func() { _ = rdb.Close() }()
 	defer closeNATS(nc)
 	return unlessStopped(ctx, w.work(ctx, nc, rdb))
+}
+
+// serve serves the admin address. A worker goes on without it: what it does matters more than that it can be seen.
+func (w *worker) serve(ctx context.Context, admin net.Listener) {
+	if err := serveAdmin(ctx, admin, newAdmin(w.reg, w.ready, w.status)); err != nil {
+		w.log.Error("metrics, probes and the status page are gone", "err", err)
+	}
 }
 
 // unlessStopped is err, but nil when all that happened is that the worker was asked to stop.
@@ -175,6 +187,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return err
 	}
 	book := limiter.NewBook(w.cfg.Limit)
+	w.book.Store(book)
 	live, err := stream.OpenLimits(ctx, js, sc, book, w.log, fleet.RunsLimits)
 	if err != nil {
 		return err
@@ -212,9 +225,10 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	look := &fleetLook{metrics.NewFleet(w.reg, fleetFresh), source, lanes, dead, store, fleet, w.log}
 	background.Go(func() { look.run(running) })
 	gossip := stream.NewGossip(nc, sc)
+	observer := metrics.New(w.reg, book, pusher.Name(), sink.Classes, sink.Class)
 	ports := pipeline.Ports{
 		Source: source, Limiter: limits, Index: limits, Lanes: lanes, DeadLetters: dead, Sink: pusher, Gossip: gossip,
-		Observer: metrics.New(w.reg, book, pusher.Name(), sink.Classes, sink.Class), Log: w.log,
+		Observer: observer, Log: w.log,
 	}
 	if w.watch != nil {
 		w.watch(&ports)
@@ -226,6 +240,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		return errors.Join(err, source.Close(ctx))
 	}
 	defer unsubscribe()
+	w.status.Begin(statuspage.Parts{Worker: id, HotKeys: observer.HotKeys(), Levels: store.Levels, Workers: fleet.Workers})
 	w.started.Store(true)
 	w.log.Info("working", "limit", w.cfg.Limit.String(), "key", w.cfg.Key.String(), "sink", pusher.Name(), "concurrency", w.cfg.Concurrency)
 	return w.pump(ctx, p, source)
