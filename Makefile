@@ -3,7 +3,7 @@
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 FUZZTIME ?= 10s
 
-.PHONY: test tools lint soak bench fuzz build clean
+.PHONY: test tools lint soak bench fuzz browser build clean
 
 # The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure.
 test soak: export CGO_ENABLED = 1
@@ -52,6 +52,10 @@ fuzz:
 			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
+
+# Looks at the status page with a Chromium, if there is one. A module of its own: nothing else needs the browser's protocol.
+browser:
+	cd integration/statuspage && go vet ./... && go test -count=1 -timeout 3m ./...
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
