@@ -1,9 +1,11 @@
 # Everything is plain Go; this file only gathers the commands. `make test` is what every change has to pass.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
 FUZZTIME ?= 10s
 
-.PHONY: test tools lint soak bench fuzz browser build clean
+.PHONY: test tools lint soak bench fuzz browser build image clean
 
 # The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure.
 test soak: export CGO_ENABLED = 1
@@ -58,7 +60,13 @@ browser:
 	cd integration/statuspage && go vet ./... && go test -count=1 -timeout 3m ./...
 
 build:
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)" \
+		-o bin/sluice ./cmd/sluice
+
+# For several machines at once see deploy/Dockerfile.
+image:
+	docker buildx build -f deploy/Dockerfile --load -t sluice:$(VERSION) \
+		--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --build-arg DATE=$(DATE) .
 
 clean:
 	rm -rf bin

@@ -13,19 +13,30 @@ import (
 )
 
 func newCheckCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, ready bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Look for what would keep a worker from working, and say how to mend it",
 		Long: `Look at everything a worker with these settings needs: NATS and its rights, the source, consumer, lanes and dead
 letters, Redis with its rights, eviction policy and clock, the receiver, and which keys the newest events have. Nothing is
-created, changed or pushed. Reads the same variables as a worker. Exits with 1 if there is a fault; warnings don't count.`,
+created, changed or pushed. Reads the same variables as a worker. Exits with 1 if there is a fault; warnings don't count.
+
+With --ready only ask the worker that runs at SLUICE_ADMIN_ADDR whether it is ready, as a container's health check.
+Exits with 1 if it isn't.`,
 		Example: `  sluice check
-  sluice check --json`,
+  sluice check --json
+  sluice check --ready`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runCheck(cmd, asJSON) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if ready {
+				return runReady(cmd)
+			}
+			return runCheck(cmd, asJSON)
+		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of JSON objects")
+	cmd.Flags().BoolVar(&ready, "ready", false, "only ask the worker on this machine whether it is ready")
+	cmd.MarkFlagsMutuallyExclusive("json", "ready")
 	return cmd
 }
 
