@@ -11,16 +11,20 @@ FUZZTIME ?= 10s
 test soak: export CGO_ENABLED = 1
 test soak: export SLUICE_REQUIRE_SERVERS = 1
 
+# deploy/verify is a module of its own: the libraries of Compose, Kubernetes and Prometheus are for these tests only. Go does
+# not see when the files change that they read, which are outside of that module: hence -count=1.
 # The drills' own process holds the NATS server and the receiver; with the race detector these would be measured instead
 # of sluice, so only the workers have it.
 test: tools lint
 	go test -race -shuffle=on -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
 	SLUICE_RACE=1 go test -shuffle=on -timeout 6m ./integration
+	cd deploy/verify && go test -count=1 -shuffle=on -timeout 6m ./...
 
 lint:
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
+	staticcheck=$$(go tool -n staticcheck) && cd deploy/verify && go vet ./... && "$$staticcheck" ./...
 
 # The drills run a real redis-server, the race detector needs a C compiler with its headers.
 tools:
