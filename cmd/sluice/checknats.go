@@ -74,7 +74,7 @@ func checkRights(ctx context.Context, js jetstream.JetStream, sc stream.Config, 
 	case err != nil:
 		f.add(fault, about, reason(err), "")
 	case len(denied) > 0:
-		f.add(fault, about, "not permitted: "+strings.Join(denied, ", "), "permit them to the NATS user of sluice")
+		f.add(fault, about, "not permitted: "+strings.Join(denied, ", "), "permit them to the NATS user of sluice; deploy/acl/nats.conf has all that it needs")
 	default:
 		f.add(fine, about, "this user may do what a worker needs", "")
 	}

@@ -10,41 +10,26 @@ import (
 	"sluice/pipeline"
 )
 
-// What a worker with SLUICE_SETUP=off must be allowed; the setup is done by another user.
-var (
-	workerMayPublish = []string{
-		"$JS.API.STREAM.INFO.EVENTS", "$JS.API.CONSUMER.INFO.EVENTS.sluice", "$JS.API.CONSUMER.MSG.NEXT.EVENTS.sluice", "$JS.ACK.EVENTS.sluice.>",
-		"$JS.API.STREAM.MSG.GET.EVENTS", // DIRECT.GET where the stream allows that: how old the oldest event is
-		"$JS.API.STREAM.INFO.SLUICE_LANES", "$JS.API.DIRECT.GET.SLUICE_LANES", "$JS.API.STREAM.MSG.GET.SLUICE_LANES",
-		"$JS.API.STREAM.MSG.DELETE.SLUICE_LANES", "$JS.API.CONSUMER.CREATE.SLUICE_LANES.>", "$JS.API.CONSUMER.MSG.NEXT.SLUICE_LANES.>",
-		"$JS.API.CONSUMER.DELETE.SLUICE_LANES.>", "$JS.API.CONSUMER.INFO.SLUICE_LANES.>",
-		"$JS.API.STREAM.INFO.SLUICE_DLQ",
-		"$JS.API.STREAM.INFO.KV_sluice_limits", "$JS.API.CONSUMER.CREATE.KV_sluice_limits.>", "$JS.API.CONSUMER.DELETE.KV_sluice_limits.>",
-		"$JS.FC.KV_sluice_limits.>",
-		"sluice.lane.>", "sluice.dlq.>", "sluice.cooling", "sluice.worker",
-	}
-	workerMaySubscribe = []string{"_SLUICE.>", "sluice.cooling", "sluice.worker"}
-)
+// rights is the file that operators are given. A worker runs with SLUICE_SETUP=off; the setup is done by another user.
+const rights = "../../deploy/acl/nats.conf"
 
 func TestLeastPermissionsOfAWorkerSuffice(t *testing.T) {
 	t.Parallel()
 	opts := serverOptions(t)
-	opts.Users = []*server.User{
-		{Username: "admin", Password: "x"},
-		{Username: "worker", Password: "x", Permissions: &server.Permissions{
-			Publish:   &server.SubjectPermission{Allow: workerMayPublish},
-			Subscribe: &server.SubjectPermission{Allow: workerMaySubscribe},
-		}},
+	given, err := server.ProcessConfigFile(rights)
+	if err != nil {
+		t.Fatal(err)
 	}
+	opts.Users = given.Users
 	cfg := testConfig(startServer(t, opts))
-	cfg.User, cfg.Password = "admin", "x"
+	cfg.User, cfg.Password, cfg.InboxPrefix = "sluice-operator", "CHANGE-ME", "_SLUICE_OPERATOR"
 	admin := connect(t, cfg)
 	if _, err := Setup(t.Context(), admin, cfg); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, admin, 3)
 
-	cfg.User, cfg.InboxPrefix, cfg.Setup = "worker", "_SLUICE", SetupOff
+	cfg.User, cfg.InboxPrefix, cfg.Setup = "sluice", "_SLUICE", SetupOff
 	js := connect(t, cfg)
 	if _, err := Setup(t.Context(), js, cfg); err != nil {
 		t.Fatal(err)
