@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ func TestCheckReadyTellsWhetherTheWorkerIs(t *testing.T) {
 	ready := true
 	server := httptest.NewServer(newAdmin(prometheus.NewRegistry(), func() (bool, map[string]string) {
 		return ready, map[string]string{"redis": "connected"}
-	}))
+	}, http.NotFoundHandler()))
 	defer server.Close()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {
