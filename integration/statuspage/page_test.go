@@ -250,6 +250,18 @@ func TestChartsAreReadByKeyboard(t *testing.T) {
 	v.wantPeace(s.url)
 }
 
+func TestFiguresAreWrittenForPeople(t *testing.T) {
+	path := browser(t)
+	s := serve(t)
+	v := open(t, path, "light", 1280, 900)
+	v.do(chromedp.Navigate(s.url + "/"))
+	v.await(`points.length >= 1`)
+	got := v.text(`[0, 0.0042, 0.25, 59.94, 61, 7320, 200000].map(duration).join("|") + " " + [0, 0.004, 0.5, 12.34, 123456, 7.5e6].map((x) => rate(x)).join("|")`)
+	if want := "0 s|4.2 ms|250 ms|59.9 s|1 min 1 s|2 h 2 min|2 days 0|< 0.01|0.50|12.3|123,456|7.50 M"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestPageTellsThatItsWorkerIsGone(t *testing.T) {
 	path := browser(t)
 	s := serve(t)

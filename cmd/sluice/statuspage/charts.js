@@ -53,6 +53,7 @@ function rate(x) {
 
 function duration(seconds) {
   const s = seconds;
+  if (s === 0) return "0 s";
   if (s < 0.01) return (s * 1000).toFixed(1) + " ms";
   if (s < 1) return Math.round(s * 1000) + " ms";
   if (s < 60) return s.toFixed(1) + " s";
