@@ -41,7 +41,8 @@ func TestScriptAgreesWithTheBigIntegerModel(t *testing.T) {
 		r.at(now)
 		got := r.ask(key, n, horizon)
 		g, s, tokens, frac := m.reserve(start+now, n, horizon)
-		if got.granted != g || int64(len(got.slots)) != s || got.tokens != tokens || got.rest != frac {
+		rest := got.rest == frac || g == n // which isn't told when all go: a lost one shows in a later call
+		if got.granted != g || int64(len(got.slots)) != s || got.tokens != tokens || !rest {
 			t.Fatalf("call %d, %+v, t=%d n=%d horizon=%d: got %+v, the model says %d %d %d %d",
 				i, m.class, now, n, horizon, got, g, s, tokens, frac)
 		}

@@ -71,6 +71,7 @@ local function limits(a)
     L[i] = c
     fields[4 * i - 3], fields[4 * i - 2], fields[4 * i - 1], fields[4 * i] = c.tokens, c.frac, c.denField, c.at
   end
+  L.plain = n == 1 and L[1].kind == 0
   local k = 4 * n + 5
   fields[k - 4], fields[k - 3], fields[k - 2], fields[k - 1], fields[k] =
     'exp', 'opened', 'closedUntil', 'extra', 'openingExtra'
@@ -122,9 +123,9 @@ local function state(L, key, v)
   return s
 end
 
--- level reads what a reservation needs.
-local function level(L, key, now)
-  local v = redis.pcall('HMGET', key, unpack(L.level))
+-- level reads what a reservation needs; v is that if it was read already.
+local function level(L, key, now, v)
+  v = v or redis.pcall('HMGET', key, unpack(L.level))
   if v.err then return nil end
   local s = state(L, key, v)
   if s and s.opened > now then

@@ -140,8 +140,8 @@ func (r *rig) groups(groups []group) (answers []answer) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for _, v := range rep.values {
-		answers = append(answers, readAnswer(v))
+	for i, v := range rep.values {
+		answers = append(answers, readAnswer(v, int64(len(groups[i].members))))
 	}
 	return answers
 }

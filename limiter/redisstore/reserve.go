@@ -136,7 +136,7 @@ func (b *bundle) reserveGroups(groups []group, out []reserved) error {
 		return err
 	}
 	for i, g := range able {
-		b.answer(g, readAnswer(r.values[i]), r, out)
+		b.answer(g, readAnswer(r.values[i], int64(len(g.members))), r, out)
 	}
 	return nil
 }
@@ -245,7 +245,11 @@ type answer struct {
 	slots                 []any // us until each promised slot
 }
 
-func readAnswer(value any) answer {
+// readAnswer reads the script's answer to n events.
+func readAnswer(value any, n int64) answer {
+	if tokens, all := value.(int64); all {
+		return answer{granted: n, wait: -1, tokens: tokens}
+	}
 	v, _ := value.([]any)
 	return answer{
 		integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6]),

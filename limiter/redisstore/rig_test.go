@@ -123,7 +123,7 @@ func (r *rig) ask(key string, n int64, horizon int64) answer {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return readAnswer(rep.values[0])
+	return readAnswer(rep.values[0], n)
 }
 
 // decide carries out a batch of reservations in the bundle of key.
