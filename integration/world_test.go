@@ -226,11 +226,12 @@ func byKey(requests []testenv.Request) map[string][]time.Time {
 	return out
 }
 
-// bounded fails the test if any key was pushed to faster than its limit. The allowance is five times the promised 20 ms,
-// since the receiver shares the machine with all else.
+// bounded fails the test if any key was pushed to faster than its limit. The allowance is what is promised, 20 ms or one
+// token's time, and 80 ms more, since the receiver shares the machine with all else.
 func (w *world) bounded(rate float64, burst int) {
 	w.t.Helper()
-	w.boundedWithin(rate, burst, 100*time.Millisecond)
+	token := time.Duration(float64(time.Second) / rate)
+	w.boundedWithin(rate, burst, max(20*time.Millisecond, token)+80*time.Millisecond)
 }
 
 func (w *world) boundedWithin(rate float64, burst int, allowance time.Duration) {
