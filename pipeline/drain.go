@@ -40,6 +40,7 @@ type result struct {
 	Settlement
 	healthy bool
 	sleep   time.Duration
+	failure string // what its attempt failed with, if it goes back
 }
 
 // drain pushes a lane's events at their slots for as long as it pays to keep the lease. more says that the lane has more
@@ -251,6 +252,9 @@ func (w *Worker) settle(hard context.Context, l *lane, first ...result) {
 		req.Events = append(req.Events, r.Settlement)
 		req.Healthy = req.Healthy || r.healthy
 		req.Sleep = max(req.Sleep, r.sleep)
+		if r.failure != "" {
+			req.Failure = r.failure
+		}
 	}
 	l.out -= len(results)
 	if req.Sleep > 0 || l.held.Err() != nil {

@@ -2,7 +2,10 @@ package pipeline
 
 import (
 	"errors"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // pushError marks an error of a sink with how the event goes on.
@@ -33,6 +36,27 @@ func markOf(err error) pushError {
 		return *e
 	}
 	return pushError{err: err}
+}
+
+// maxBrief is how many bytes of what a push failed with are kept with its key.
+const maxBrief = 120
+
+// brief is a sink's error for those who ask why a key waits: the start of its text, on one line.
+func brief(err error) string {
+	text := strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, err.Error())
+	if len(text) <= maxBrief {
+		return text
+	}
+	end := maxBrief
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
 }
 
 // DeadReason is why an event was dead-lettered: the closed set of a dead letter's subject and metric label.

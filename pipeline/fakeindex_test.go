@@ -53,6 +53,7 @@ type laneState struct {
 	openingExtra int64
 	closedUntil  time.Time
 	fails        int
+	failure      string
 	holder       string
 	token        int64
 	until        time.Time
@@ -154,6 +155,13 @@ func (s *laneState) sleep(d time.Duration, now time.Time) {
 	s.fails++
 }
 
+// blame keeps the last failure.
+func (s *laneState) blame(text string) {
+	if text != "" {
+		s.failure = text
+	}
+}
+
 func (s *laneState) give() {
 	maps.Copy(s.lane, s.busy)
 	clear(s.busy)
@@ -206,6 +214,7 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 			s.opened, s.openingExtra = time.Time{}, 0
 		}
 	}
+	s.blame(r.Failure)
 	if r.Sleep > 0 {
 		s.sleep(r.Sleep, now)
 	}
@@ -343,6 +352,7 @@ func (m *memory) Settle(ctx context.Context, r SettleRequest) (LaneInfo, error) 
 	if r.Healthy {
 		s.fails = 0
 	}
+	s.blame(r.Failure)
 	if r.Sleep > 0 {
 		s.sleep(r.Sleep, now)
 	}

@@ -143,7 +143,7 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	}
 	switch {
 	case f.outcome == "":
-		r.Now.Attempt, r.Now.First = e.ev.Attempt, e.ev.First
+		r.Now.Attempt, r.Now.First, r.failure = e.ev.Attempt, e.ev.First, brief(err)
 		if !f.sleep {
 			r.After = f.after
 		}

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -102,6 +103,26 @@ func FuzzJudgeNeverMakesAnEventWaitForAnOddTime(f *testing.F) {
 		}
 		if got.sleep != (away || asked != 0) {
 			t.Errorf("the key sleeps: %t, want %t", got.sleep, away)
+		}
+	})
+}
+
+func TestFailureIsKeptInShort(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		for _, c := range []struct{ before, says, want string }{
+			{"of an event of the source", "status 500", "status 500"},
+			{"of an event of its lane", "a\x1b[31m\nb\xff" + strings.Repeat("x", 111) + "éé", "a [31m b " + strings.Repeat("x", 111)},
+		} {
+			r.sink.answer = func(string, *Event) answer { return answer{err: errors.New(c.says)} }
+			stop := r.start()
+			r.publish("a", 1)
+			pass(5 * time.Second)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if got := r.index.of("a").failure; got != c.want {
+				t.Errorf("%s: %q is kept as %q, want %q", c.before, c.says, got, c.want)
+			}
 		}
 	})
 }

@@ -368,9 +368,9 @@ func (w *Worker) push(hard context.Context, d Delivery, ev *Event, path Path) {
 	case f.outcome == DeadLettered:
 		w.bury(hard, d, f.reason, err)
 	case f.sleep:
-		w.park(hard, d, ParkRequest{Sleep: f.after})
+		w.park(hard, d, ParkRequest{Sleep: f.after, Failure: brief(err)})
 	default:
-		w.park(hard, d, ParkRequest{After: f.after})
+		w.park(hard, d, ParkRequest{After: f.after, Failure: brief(err)})
 	}
 }
 

@@ -184,6 +184,7 @@ type ParkRequest struct {
 	Counted bool          // the Decision's: a reservation told the index to expect this event
 	After   time.Duration // > 0: the event's own earliest next attempt, from now
 	Sleep   time.Duration // > 0: the receiver is away: nothing of the key goes before, from now
+	Failure string        // what its attempt failed with, in short; "": none did
 }
 
 // Leased is one event that a lease gives the right to push.
@@ -246,6 +247,7 @@ type SettleRequest struct {
 	Release bool          // the lease ends; whatever is still leased under it goes back
 	Healthy bool          // the receiver answered well: the lane is no longer probing
 	Sleep   time.Duration // > 0: the receiver is away: nothing of the key goes before, from now
+	Failure string        // what an attempt failed with, in short, whose event goes back; "": none did
 }
 
 // ErrFenced says that a lease ran out and another worker holds the lane: nothing was changed.

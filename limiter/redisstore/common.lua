@@ -11,6 +11,7 @@
 --                              openingExtra                what these cost beyond one token each; missing: nothing
 --                              extra                       what the events of lane and retry cost beyond one token each
 --                              closedUntil fails           the receiver is away until; failures in a row
+--                              failure                     what the last attempt that failed has said, in short; missing: all is well
 --                              holder token until          the lease of the lane
 -- lane:{tag}:<key>   zset  member seq[,attempt,cost,expires,order,first[,name]]  score: place in the source
 --                          a "!" before the name: a newer event of that name waits, this one is to be dropped
@@ -78,6 +79,7 @@ local function limits(a)
   L.level = fields
   L.all = {unpack(fields)}
   L.all[k + 1], L.all[k + 2], L.all[k + 3], L.all[k + 4], L.all[k + 5] = 'opening', 'fails', 'token', 'until', 'class'
+  L.all[k + 6] = 'failure'
   return L, a + 2 + 6 * n
 end
 
@@ -115,7 +117,7 @@ local function state(L, key, v)
   local exp, opened, closed, extra, opening = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4]), whole(v[n + 5])
   if not (exp and opened and closed and extra and opening) then return nil end
   local s = {key = key, exp = exp, opened = opened, closedUntil = closed, extra = max(0, extra), openingExtra = opening,
-    opening = 0, fails = 0, token = 0, til = 0, dirty = false, rebased = false, set = false}
+    opening = 0, fails = 0, token = 0, til = 0, kept = 0, dirty = false, rebased = false, set = false}
   for i = 1, #L do
     s[i] = part(L[i], v, 4 * i - 3)
     if not s[i] then return nil end
@@ -144,7 +146,7 @@ local function load(L, key)
   local n = 4 * #L + 5
   s.opening, s.fails, s.token, s.til = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4])
   if not (s.opening and s.fails and s.token and s.til) then return nil end
-  s.class = v[n + 5] or ''
+  s.class, s.failure = v[n + 5] or '', v[n + 6]
   return s
 end
 
@@ -394,7 +396,7 @@ local function save(s, L, now)
   local written = s.dirty or s.rebased or s.set
   if not written and s.exp == 0 then return end
   local changed = (s.dirty or s.rebased) and putLimits(s, L)
-  local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til)
+  local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til, s.kept)
   local lane = s.class and s.class ~= '' or s.extra > 0
   local ttl = 0
   if lane and s.exp < now + KEEP_LANE then

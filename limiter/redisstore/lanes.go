@@ -23,11 +23,11 @@ func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, err
 	sh.ruling.RLock()
 	defer sh.ruling.RUnlock()
 	table := newTable(len(batch), func(i int) *rule { return sh.rule(batch[i].Key, batch[i].Tier) })
-	args := append(slices.Grow(table.args, 1+8*len(batch)), lead.Microseconds())
+	args := append(slices.Grow(table.args, 1+9*len(batch)), lead.Microseconds())
 	for i, r := range batch {
 		keys = sh.laneKeys(keys, r.Key)
 		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, member(r.Entry), r.Entry.Order, bit(r.Counted),
-			r.After.Microseconds(), r.Sleep.Microseconds())
+			r.After.Microseconds(), r.Sleep.Microseconds(), r.Failure)
 	}
 	r, err := sh.run(parkScript, keys, args)
 	if err != nil {
@@ -245,11 +245,11 @@ func (sh *shard) runSettle(batch []pipeline.SettleRequest) ([]settled, error) {
 	sh.ruling.RLock()
 	defer sh.ruling.RUnlock()
 	table := newTable(len(batch), func(i int) *rule { return sh.rule(batch[i].Key, batch[i].Tier) })
-	args := append(slices.Grow(table.args, 2+13*len(batch)), lead.Microseconds(), leaseTime.Microseconds())
+	args := append(slices.Grow(table.args, 2+14*len(batch)), lead.Microseconds(), leaseTime.Microseconds())
 	for i, r := range batch {
 		keys = sh.laneKeys(keys, r.Key)
 		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
-			len(r.Events))
+			r.Failure, len(r.Events))
 		for _, e := range r.Events {
 			args = append(args, member(e.Was), bit(e.Fate == pipeline.Back), member(e.Now), e.Now.Order,
 				e.After.Microseconds())

@@ -286,6 +286,43 @@ func TestFailingReceiverIsProbedByOneEvent(t *testing.T) {
 	}
 }
 
+func TestFailureIsKeptUntilNoEventWaitsForAnotherAttempt(t *testing.T) {
+	r := newRig(t, "100/s burst 100")
+	want := func(when, text string) {
+		t.Helper()
+		if got := r.hash("k")["failure"]; got != text {
+			t.Errorf("%s: the failure is %q, want %q", when, got, text)
+		}
+	}
+	e := pipeline.Entry{Seq: 1, Order: 1, Cost: 1, Attempt: 1}
+	if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: e, After: 3 * time.Hour, Failure: "status 500"}); err != nil {
+		t.Fatal(err)
+	}
+	want("parked after an attempt", "status 500")
+	if ttl := r.rdb.PTTL(t.Context(), r.shard("k").keys(nil, "k")[0]).Val(); ttl < 3*time.Hour {
+		t.Errorf("it is kept for %s, want until the next attempt", ttl)
+	}
+	r.park("k", 2)
+	settled := func(l pipeline.Lease, req pipeline.SettleRequest, s pipeline.Settlement) {
+		t.Helper()
+		req.Key, req.Token, req.Events = "k", l.Token, []pipeline.Settlement{s}
+		if _, err := settle(t, r.Store, req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := leaseOf(t, r.Store, "k", 0, 1)
+	settled(l, pipeline.SettleRequest{Healthy: true}, done(l.Events[0]))
+	want("another event was delivered", "status 500")
+	r.at(3 * time.Hour.Microseconds())
+	l = leaseOf(t, r.Store, "k", 0, 1)
+	settled(l, pipeline.SettleRequest{Sleep: time.Second, Failure: "status 503"}, pipeline.Settlement{Was: l.Events[0].Entry, Now: e, Fate: pipeline.Back})
+	want("failed again", "status 503")
+	r.at(3*time.Hour.Microseconds() + 1_000_000)
+	l = leaseOf(t, r.Store, "k", l.Token, 1)
+	settled(l, pipeline.SettleRequest{Healthy: true, Release: true}, done(l.Events[0]))
+	want("delivered", "")
+}
+
 func TestPausedKeyLeasesNothingAndIsNotForgotten(t *testing.T) {
 	r := newRig(t, "0")
 	r.park("k", 1)

@@ -91,6 +91,12 @@ local function sleep(s, now, us)
   put(s, 'fails', d(s.fails))
 end
 
+-- blame notes what a failed attempt has said, until the next one can be in us.
+local function blame(s, now, text, us)
+  s.failure, s.kept = text, max(s.kept, now + us)
+  put(s, 'failure', text)
+end
+
 -- place answers a full member's place in the source.
 local function place(member) return tonumber(string.match(member, '^%d+,%d+,%d+,%d+,(%d+)') or '0') end
 
