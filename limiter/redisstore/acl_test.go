@@ -46,7 +46,7 @@ func TestProbeTriesEveryCommandOfTheScripts(t *testing.T) {
 	for name, body := range map[string]string{
 		"common": commonLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
 		"epoch": epochLua, "verify": verifyLua, "charge": chargeLua,
-		"measure": measureLua, "mend": mendLua,
+		"measure": measureLua, "mend": mendLua, "waiting": waitingLua, "levels": levelsLua, "explain": explainLua,
 	} {
 		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
 			if !probed[m[1]] {

@@ -11,12 +11,12 @@ import (
 	"sluice/pipeline"
 )
 
-// dump is all that is stored.
+// dump is all that is stored, and when it expires.
 func (r *rig) dump() map[string]string {
 	r.t.Helper()
 	all := map[string]string{}
 	for _, key := range r.rdb.Keys(r.t.Context(), "*").Val() {
-		all[key] = r.rdb.Dump(r.t.Context(), key).Val()
+		all[key] = fmt.Sprintf("%q until %s", r.rdb.Dump(r.t.Context(), key).Val(), r.rdb.PExpireTime(r.t.Context(), key).Val())
 	}
 	return all
 }

@@ -65,6 +65,8 @@ var (
 	mendLua string
 	//go:embed levels.lua
 	levelsLua string
+	//go:embed explain.lua
+	explainLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -86,6 +88,7 @@ var (
 	measureScript = script(measureLua)
 	mendScript    = laneScript(mendLua)
 	levelsScript  = script(levelsLua)
+	explainScript = laneScript(explainLua)
 )
 
 // Options of a [Store].
