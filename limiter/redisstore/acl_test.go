@@ -47,6 +47,7 @@ func TestProbeTriesEveryCommandOfTheScripts(t *testing.T) {
 		"common": commonLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
 		"epoch": epochLua, "verify": verifyLua, "charge": chargeLua,
 		"measure": measureLua, "mend": mendLua, "waiting": waitingLua, "levels": levelsLua, "explain": explainLua,
+		"purge": purgeLua, "reset": resetLua,
 	} {
 		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
 			if !probed[m[1]] {

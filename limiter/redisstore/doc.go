@@ -15,7 +15,7 @@
 // is written, the calls fail with [ErrEpoch], and [Store.Run] rebuilds the index from the stored bodies. It also verifies
 // every stored body's place in the index once (verify.lua), for a worker may die between storing and parking.
 //
-// What operators ask of a single key is in explain.go.
+// What operators ask of a single key and do with it is in explain.go and purge.go.
 //
 // A worker's pipeline uses a [Fallback], which goes on by a [Policy] while Redis is away: read shares.go for what may be
 // pushed then, outage.go for when, and charge.lua for how it is paid afterwards.

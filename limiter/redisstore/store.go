@@ -67,6 +67,10 @@ var (
 	levelsLua string
 	//go:embed explain.lua
 	explainLua string
+	//go:embed purge.lua
+	purgeLua string
+	//go:embed reset.lua
+	resetLua string
 )
 
 func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
@@ -89,6 +93,8 @@ var (
 	mendScript    = laneScript(mendLua)
 	levelsScript  = script(levelsLua)
 	explainScript = laneScript(explainLua)
+	purgeScript   = laneScript(purgeLua)
+	resetScript   = script(resetLua)
 )
 
 // Options of a [Store].
