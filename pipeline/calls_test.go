@@ -135,6 +135,22 @@ func TestKeyThatCoolsHereOnlyIsNotLeasedInALoop(t *testing.T) {
 	})
 }
 
+func TestKeyWhoseCoolDownIsOverGoesOnAtOnce(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.index.fallback = limit{}
+		stop := r.start(func(w *Worker) { w.Cooling("a", time.Hour) })
+		r.publish("a", 5)
+		pass(time.Second)
+		if n := len(r.sink.of("a")); n != 0 {
+			t.Errorf("%d pushes of a key that cools, want 0", n)
+		}
+		r.workers[0].Cooling("a", 0)
+		pass(1200 * time.Millisecond)
+		r.wantRest(t)
+		_ = stop()
+	})
+}
+
 func TestLaneWhoseKeyBeginsToCoolIsReleased(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		r.cfg.Concurrency = 8 // one at a time, so that the lane is kept from one to the next

@@ -106,10 +106,13 @@ func (k *keys) room(key string) int {
 	return max(0, n)
 }
 
-// cool notes that nothing of key may be pushed for d.
+// cool notes that nothing of key may be pushed for d; 0: that it may again.
 func (k *keys) cool(key string, d time.Duration) {
 	k.with(key, func(s *keyState) {
-		if until := time.Now().Add(d); until.After(s.cooling) {
+		until := time.Now().Add(d)
+		if d == 0 {
+			s.cooling = time.Time{}
+		} else if until.After(s.cooling) {
 			s.cooling = until
 		}
 	})

@@ -93,7 +93,7 @@ func New(cfg Config, ports Ports) *Worker {
 	}
 }
 
-// Cooling notes what another worker has learnt: nothing of key may be pushed for d.
+// Cooling notes what another worker has learnt: nothing of key may be pushed for d; 0: it may again.
 func (w *Worker) Cooling(key string, d time.Duration) { w.keys.cool(key, d) }
 
 // Run works until ctx ends, or until the source is gone (that error is returned). When ctx ends nothing new is started

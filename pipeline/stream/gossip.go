@@ -28,6 +28,7 @@ var _ pipeline.Gossip = (*Gossip)(nil)
 type coolingNote struct {
 	Key  string `json:"key"` // encoded
 	Ms   int64  `json:"ms"`
+	Over bool   `json:"over,omitempty"` // it needn't wait any more
 	From string `json:"from"`
 }
 
@@ -41,24 +42,39 @@ func (g *Gossip) Cooling(key string, d time.Duration) {
 	if !usableKey(key) || d <= 0 {
 		return
 	}
-	ms := (d + time.Millisecond - 1).Milliseconds() // never shorter than d
-	note, err := json.Marshal(coolingNote{Key: limiter.EncodeKey(key), Ms: ms, From: g.self})
+	g.tell(coolingNote{Key: limiter.EncodeKey(key), Ms: (d + time.Millisecond - 1).Milliseconds()}) // never shorter than d
+}
+
+// Over says that key needn't wait any more, whatever was said before.
+func (g *Gossip) Over(key string) {
+	if usableKey(key) {
+		g.tell(coolingNote{Key: limiter.EncodeKey(key), Over: true})
+	}
+}
+
+func (g *Gossip) tell(note coolingNote) {
+	note.From = g.self
+	text, err := json.Marshal(note)
 	if err != nil {
 		return
 	}
-	_ = g.nc.Publish(g.subject, note) // a hint may be lost: others learn it from Redis
+	_ = g.nc.Publish(g.subject, text) // a hint may be lost: others learn it from Redis
 }
 
-// Subscribe calls fn, one call at a time, with what other workers say. fn must not block. stop ends it.
+// Subscribe calls fn, one call at a time, with what others say; a d of 0 says that key needn't wait any more. fn must not block.
+// stop ends it.
 func (g *Gossip) Subscribe(fn func(key string, d time.Duration)) (stop func(), err error) {
 	sub, err := g.nc.Subscribe(g.subject, func(msg *nats.Msg) {
 		var note coolingNote
-		if json.Unmarshal(msg.Data, &note) != nil || note.From == g.self || note.Ms <= 0 {
+		if json.Unmarshal(msg.Data, &note) != nil || note.From == g.self || note.Ms <= 0 && !note.Over {
 			return
 		}
 		key, err := limiter.DecodeKey(note.Key)
 		if err != nil || !usableKey(key) {
 			return
+		}
+		if note.Over {
+			note.Ms = 0
 		}
 		fn(key, time.Duration(min(note.Ms, maxCooling.Milliseconds()))*time.Millisecond)
 	})

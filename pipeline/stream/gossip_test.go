@@ -42,6 +42,11 @@ func TestCoolingReachesOthersNotOneself(t *testing.T) {
 	if got, want := <-all, (heard{"b", "k", 24 * time.Hour}); got != want {
 		t.Errorf("heard %+v, want %+v", got, want)
 	}
+	a.Over("k")
+	if got, want := <-all, (heard{"b", "k", 0}); got != want {
+		t.Errorf("heard %+v, want %+v", got, want)
+	}
+	a.Over("")
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
