@@ -72,23 +72,9 @@ func (b *ruleBox) getPlace(cmd *cobra.Command, place limiter.Place, asJSON bool)
 }
 
 func (b *ruleBox) getKey(cmd *cobra.Command, key, tier string, asJSON bool) error {
-	ctx := cmd.Context()
-	rules, err := b.bucket.Concerning(ctx, key)
+	book, rules, err := b.bookOf(cmd.Context(), key)
 	if err != nil {
 		return err
-	}
-	book := limiter.NewBook(b.cfg.Limit)
-	for _, r := range rules {
-		if r.Place == (limiter.Place{}) {
-			continue
-		}
-		rule, err := b.bucket.Ruling(ctx, r)
-		if err == nil {
-			err = book.Apply(limiter.Change{Place: r.Place, Rule: rule})
-		}
-		if err != nil {
-			return err
-		}
 	}
 	x := explanation{key: key, ruling: book.Resolve(key, tier), rules: concerning(key, tier, rules), standard: b.cfg.Limit}
 	if asJSON {
@@ -145,23 +131,29 @@ func (x explanation) place() limiter.Place {
 	return place
 }
 
-func (x explanation) print(out io.Writer) error {
+// from is where the ruling comes from, for people, and what is said there; nil: nothing, SLUICE_LIMIT rules.
+func (x explanation) from() (string, *stream.StoredRule) {
 	place := x.place()
+	for i := range x.rules {
+		if x.rules[i].Place == place {
+			return shownPlace(place), &x.rules[i]
+		}
+	}
+	return "SLUICE_LIMIT", nil
+}
+
+func (x explanation) print(out io.Writer) error {
 	who := visible(x.key)
 	text := fmt.Sprintf("%s: %s", who, x.ruling.Limits)
 	if x.ruling.Limits.Paused() {
 		text = fmt.Sprintf("%s: paused, nothing passes", who)
 	}
-	from := shownPlace(place)
-	ruled := slices.ContainsFunc(x.rules, func(r stream.StoredRule) bool { return r.Place == place })
-	if !ruled {
-		from = "SLUICE_LIMIT"
-	}
+	from, said := x.from()
 	rows := make([][]string, 0, len(x.rules)+1)
 	for _, r := range x.rules {
-		rows = append(rows, []string{mark(r.Place == place), placeCell(r), saysCell(r), whenCell(r.At), visible(r.By), visible(r.Comment)})
+		rows = append(rows, []string{mark(said != nil && r.Place == said.Place), placeCell(r), saysCell(r), whenCell(r.At), visible(r.By), visible(r.Comment)})
 	}
-	rows = append(rows, []string{mark(!ruled), "SLUICE_LIMIT", x.standard.String(), "", "", "as it is set here"})
+	rows = append(rows, []string{mark(said == nil), "SLUICE_LIMIT", x.standard.String(), "", "", "as it is set here"})
 	if _, err := fmt.Fprintf(out, "%s (by %s)\n\n", text, from); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"sluice/integration/testenv"
+	"sluice/limiter"
 	"sluice/pipeline"
 	"sluice/pipeline/stream"
 )
@@ -53,6 +54,24 @@ func TestRightsOfAnOperatorSuffice(t *testing.T) {
 	for _, line := range []string{
 		"limits set alice 5/s --wait 0s", "limits get alice", "limits ls", "limits history alice", "pause --all --wait 0s", "workers",
 	} {
+		do(exitOK, strings.Fields(line)...)
+	}
+	cfg, err := loadConfig(natsPart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	letters, err := openLetters(t.Context(), func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer letters.nc.Close()
+	lanes, err := stream.OpenLanes(t.Context(), letters.js, cfg.stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if a worker had been there.
+	redis.Client().HSet(t.Context(), "epoch:{"+limiter.Tag(limiter.Shard("alice"))+"}", "id", "x", "lanes", lanes.Created())
+	for _, line := range []string{"user alice", "user alice reset --yes", "user alice purge --yes", "user alice resume --wait 0s"} {
 		do(exitOK, strings.Fields(line)...)
 	}
 }
