@@ -18,8 +18,8 @@ func newCheckCommand() *cobra.Command {
 		Use:   "check",
 		Short: "Look for what would keep a worker from working, and say how to mend it",
 		Long: `Look at everything a worker with these settings needs: NATS and its rights, the source, consumer, lanes and dead
-letters, Redis with its rights, eviction policy and clock, the receiver, and which keys the newest events have. Nothing is
-created, changed or pushed. Reads the same variables as a worker. Exits with 1 if there is a fault; warnings don't count.
+letters, Redis with its rights, eviction policy and clock, the receiver, which keys the newest events have, rules of limits that
+can't be understood, and live workers that disagree. Nothing is created, changed or pushed. Reads the same variables as a worker. Exits with 1 if there is a fault; warnings don't count.
 
 With --ready only ask the worker that runs at SLUICE_ADMIN_ADDR whether it is ready, as a container's health check.
 Exits with 1 if it isn't.`,
@@ -89,7 +89,7 @@ func runCheck(cmd *cobra.Command, asJSON bool) error {
 	if !asJSON {
 		f.show = func(one finding) { printFinding(out, one) }
 	}
-	for _, look := range []func(context.Context, Config, *findings){checkNATS, checkRedis, checkReceiver} {
+	for _, look := range []func(context.Context, Config, *findings){checkNATS, checkRedis, checkReceiver, checkWorkers} {
 		ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
 		look(ctx, cfg, f)
 		cancel()

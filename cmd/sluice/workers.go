@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
@@ -45,24 +47,10 @@ func listWorkers(cmd *cobra.Command, asJSON bool) error {
 		return err
 	}
 	defer nc.Close()
-	muster, err := stream.CallMuster(ctx, nc, sc)
+	roll, err := callRoll(ctx, nc, sc)
 	if err != nil {
 		return err
 	}
-	defer muster.Close()
-	js, err := sc.JetStream(nc)
-	if err != nil {
-		return err
-	}
-	var last stream.LimitsVersion
-	bucket, err := stream.OpenLimitBucket(ctx, js, sc)
-	if err == nil {
-		last, err = bucket.Last(ctx)
-	}
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return err
-	}
-	roll := roll{workers: muster.Workers(ctx), last: last}
 	if asJSON {
 		return roll.encode(cmd.OutOrStdout())
 	}
@@ -73,6 +61,28 @@ func listWorkers(cmd *cobra.Command, asJSON bool) error {
 type roll struct {
 	workers []stream.WorkerInfo
 	last    stream.LimitsVersion
+}
+
+// callRoll hears who is live.
+func callRoll(ctx context.Context, nc *nats.Conn, sc stream.Config) (roll, error) {
+	muster, err := stream.CallMuster(ctx, nc, sc)
+	if err != nil {
+		return roll{}, err
+	}
+	defer muster.Close()
+	js, err := sc.JetStream(nc)
+	if err != nil {
+		return roll{}, err
+	}
+	var last stream.LimitsVersion
+	bucket, err := stream.OpenLimitBucket(ctx, js, sc)
+	if err == nil {
+		last, err = bucket.Last(ctx)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return roll{}, err
+	}
+	return roll{workers: muster.Workers(ctx), last: last}, nil
 }
 
 func (r roll) encode(out io.Writer) error {
@@ -110,16 +120,25 @@ func (r roll) print(out io.Writer) error {
 		return err
 	}
 	trouble := r.disagreements()
-	if len(trouble) == 0 {
-		agree := workersOf(len(r.workers)) + " agree"
-		if len(r.workers) == 1 {
-			agree = "1 worker"
+	for _, d := range trouble {
+		if _, err := fmt.Fprintln(out, d); err != nil {
+			return err
 		}
-		_, err := fmt.Fprintf(out, "%s, limits are at version %d\n", agree, r.last.Seq)
-		return err
 	}
-	_, err := fmt.Fprintln(out, strings.Join(trouble, "\n"))
+	if len(trouble) > 0 {
+		return nil
+	}
+	_, err := fmt.Fprintln(out, r.agreement())
 	return err
+}
+
+// agreement says that all are alike.
+func (r roll) agreement() string {
+	agree := workersOf(len(r.workers)) + " agree"
+	if len(r.workers) == 1 {
+		agree = "1 worker"
+	}
+	return fmt.Sprintf("%s, limits are at version %d", agree, r.last.Seq)
 }
 
 func orDash(s string) string {
@@ -129,33 +148,46 @@ func orDash(s string) string {
 	return visible(s)
 }
 
-// disagreements are sentences about who is unlike the others.
-func (r roll) disagreements() []string {
-	var lines []string
-	who := func(text string, is func(stream.WorkerInfo) bool) {
-		var ids []string
+// disagreement says who is unlike the others, and what to do about it.
+type disagreement struct {
+	what   string
+	who    []string // ids of workers
+	level  string   // of the finding that it is
+	remedy string
+}
+
+func (d disagreement) String() string { return d.what + ": " + strings.Join(d.who, ", ") }
+
+func (r roll) disagreements() (all []disagreement) {
+	add := func(d disagreement, is func(stream.WorkerInfo) bool) {
 		for _, w := range r.workers {
 			if is(w) {
-				ids = append(ids, visible(w.ID))
+				d.who = append(d.who, visible(w.ID))
 			}
 		}
-		if len(ids) > 0 {
-			lines = append(lines, text+": "+strings.Join(ids, ", "))
+		if len(d.who) > 0 {
+			all = append(all, d)
 		}
 	}
-	who(fmt.Sprintf("behind version %d of the limits", r.last.Seq), func(w stream.WorkerInfo) bool { return !w.Limits.Covers(r.last) })
-	who("without Redis", func(w stream.WorkerInfo) bool { return w.Away })
-	for _, what := range []struct {
-		name string
-		of   func(stream.WorkerInfo) string
+	add(disagreement{
+		what: fmt.Sprintf("behind version %d of the limits", r.last.Seq), level: fault,
+		remedy: "a change takes a second; a worker that stays behind can't read the KV bucket: see its log and its rights, or restart it",
+	}, func(w stream.WorkerInfo) bool { return !w.Limits.Covers(r.last) })
+	add(disagreement{
+		what: "without Redis", level: fault, remedy: "look at the way from these machines to Redis, and at their SLUICE_REDIS_…",
+	}, func(w stream.WorkerInfo) bool { return w.Away })
+	for _, like := range []struct {
+		name, remedy string
+		of           func(stream.WorkerInfo) string
 	}{
-		{"settings", func(w stream.WorkerInfo) string { return w.Settings }},
-		{"build", func(w stream.WorkerInfo) string { return w.Build }},
+		{"settings", "give all the same variables and restart those that differ", func(w stream.WorkerInfo) string { return w.Settings }},
+		{"build", "finish the upgrade: restart those of the old build", func(w stream.WorkerInfo) string { return w.Build }},
 	} {
-		usual := r.usual(what.of)
-		who("other "+what.name+" than "+orDash(usual), func(w stream.WorkerInfo) bool { return what.of(w) != usual })
+		usual := r.usual(like.of)
+		add(disagreement{what: "other " + like.name + " than " + orDash(usual), level: warning, remedy: like.remedy},
+			func(w stream.WorkerInfo) bool { return like.of(w) != usual })
 	}
-	return lines
+	return all
 }
 
 // usual is what most workers have, the first by alphabet of several.
