@@ -16,7 +16,7 @@ test soak: export SLUICE_REQUIRE_SERVERS = 1
 # The drills' own process holds the NATS server and the receiver; with the race detector these would be measured instead
 # of sluice, so only the workers have it.
 test: tools lint
-	go test -race -shuffle=on -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
+	go test -race -shuffle=on -p 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
 	SLUICE_RACE=1 go test -shuffle=on -timeout 6m ./integration
 	cd deploy/verify && go test -count=1 -shuffle=on -timeout 6m ./...
 

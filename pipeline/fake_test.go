@@ -31,6 +31,7 @@ type rig struct {
 	arrived chan struct{} // the queue has something
 	seq     uint64
 	bodies  map[uint64]Event
+	stored  map[uint64]time.Time // when a body was
 	dead    map[uint64]DeadReason
 	acked   map[uint64]time.Time
 	counts  map[string]int // of the observer's calls
@@ -50,7 +51,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{
-		t: t, index: newMemory(), log: &logCounter{}, arrived: make(chan struct{}, 1), bodies: map[uint64]Event{},
+		t: t, index: newMemory(), log: &logCounter{}, arrived: make(chan struct{}, 1), bodies: map[uint64]Event{}, stored: map[uint64]time.Time{},
 		dead: map[uint64]DeadReason{}, acked: map[uint64]time.Time{}, counts: map[string]int{},
 		latency: map[Path][]time.Duration{}, room: map[string]int{}, asked: map[string]int{},
 	}
@@ -298,8 +299,10 @@ func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
 		l.mu.Unlock()
 		return 0, fmt.Errorf("lanes: %w", ErrFull)
 	}
-	copied := *ev
-	l.bodies[seq] = copied
+	// As the lane stream does, which remembers for a minute what it stored, deleted or not.
+	if since, stored := l.stored[seq]; !stored || time.Since(since) > time.Minute {
+		l.bodies[seq], l.stored[seq] = *ev, time.Now()
+	}
 	l.mu.Unlock()
 	l.note("append")
 	if f == replyLost {

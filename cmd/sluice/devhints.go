@@ -29,7 +29,7 @@ func (d *dev) hints(sink string) string {
 	fmt.Fprintf(&b, "At most %s for each user (SLUICE_KEY=%s)%s.\n", d.cfg.Limit, d.cfg.Key, to)
 	fmt.Fprintf(&b, "  publish  %s%s publish %s '{\"hello\":1}'\n", at, program, subject)
 	fmt.Fprintf(&b, "           nats %spub %s hello   (or any client of NATS)\n", server, subject)
-	fmt.Fprintf(&b, "  limit    start again with SLUICE_LIMIT='50/s burst 50' %s dev\n", program)
+	fmt.Fprintf(&b, "  limit    %s%s limits set default '50/s burst 50'   (at once)\n", at, program)
 	fmt.Fprintf(&b, "  status   http://%s/   (and /metrics)\n", d.admin.Addr())
 	fmt.Fprintf(&b, "  log      %s   (Redis: port %d)\n", d.logPath, d.servers.redisPort)
 	b.WriteString(unusedVariables(os.Environ()))

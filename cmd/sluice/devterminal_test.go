@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -127,14 +128,10 @@ func TestDevTableShowsTheFloodShapedAndOthersAtOnce(t *testing.T) {
 	if err := pty.Setsize(term.pty, &pty.Winsize{Rows: 14, Cols: 50}); err != nil {
 		t.Fatal(err)
 	}
-	frame = term.await("that users were left out", func(frame []string) bool {
-		return len(frame) <= 13 && strings.Contains(strings.Join(frame, "\n"), "\n… and ")
+	term.await("a frame that fits, with users left out", func(frame []string) bool {
+		wide := slices.ContainsFunc(frame, func(line string) bool { return text.StringWidthWithoutEscSequences(line) > 50 })
+		return !wide && len(frame) <= 13 && strings.Contains(strings.Join(frame, "\n"), "\n… and ")
 	})
-	for _, line := range frame {
-		if text.StringWidthWithoutEscSequences(line) > 50 {
-			t.Errorf("wider than the terminal: %q", line)
-		}
-	}
 
 	start := time.Now()
 	if _, err := term.pty.Write([]byte{3}); err != nil { // Ctrl-C
