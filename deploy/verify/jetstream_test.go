@@ -6,40 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sluice/integration/testenv"
 	"sluice/pipeline/stream"
 )
-
-func jetStream(t *testing.T) jetstream.JetStream {
-	t.Helper()
-	ns, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 1 << 40, NoSigs: true, NoLog: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns.Start()
-	t.Cleanup(func() {
-		ns.Shutdown()
-		ns.WaitForShutdown()
-	})
-	if !ns.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the NATS server doesn't come up")
-	}
-	nc, err := nats.Connect(ns.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
 
 // word decodes a word such as "workqueue" as JetStream's own JSON has it.
 func word(t *testing.T, text string, into json.Unmarshaler) {
@@ -100,7 +71,7 @@ func (c *cluster) create(t *testing.T, js jetstream.JetStream) {
 func TestResourcesOfNACKAreAsAWorkerWantsThem(t *testing.T) {
 	t.Parallel()
 	c := render(t, "overlays/production")
-	js := jetStream(t)
+	js := testenv.NATS(t).JetStream()
 	c.create(t, js)
 	gib := func(name string) (n int64) {
 		if _, err := fmt.Sscanf(c.settings.Data["SLUICE_"+name], "%dGiB", &n); err != nil {

@@ -28,16 +28,17 @@ type WorkerProcess struct {
 // the test.
 func Worker(t testing.TB, env map[string]string) *WorkerProcess {
 	t.Helper()
-	return startWorker(t, Binary(t), env)
+	return WorkerProgram(t, Binary(t), env)
 }
 
 // PlainWorker is Worker without the race detector, for drills that measure.
 func PlainWorker(t testing.TB, env map[string]string) *WorkerProcess {
 	t.Helper()
-	return startWorker(t, PlainBinary(t), env)
+	return WorkerProgram(t, PlainBinary(t), env)
 }
 
-func startWorker(t testing.TB, path string, env map[string]string) *WorkerProcess {
+// WorkerProgram is Worker with a sluice that was built elsewhere, as another module has to.
+func WorkerProgram(t testing.TB, path string, env map[string]string) *WorkerProcess {
 	t.Helper()
 	cmd := exec.Command(path, "worker")
 	cmd.Dir = t.TempDir()

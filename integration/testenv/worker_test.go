@@ -79,7 +79,7 @@ func played(t testing.TB, env map[string]string) *WorkerProcess {
 		t.Fatal(err)
 	}
 	env["PLAY"] = "worker"
-	return startWorker(t, self, env)
+	return WorkerProgram(t, self, env)
 }
 
 func TestWorkerIsReadyMeasuredAndStopped(t *testing.T) {
