@@ -5,7 +5,7 @@ COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
 FUZZTIME ?= 10s
 
-.PHONY: test tools lint soak bench fuzz browser build image clean
+.PHONY: test check tools lint soak bench fuzz browser build image clean
 
 # The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure.
 test soak: export CGO_ENABLED = 1
@@ -19,6 +19,10 @@ test: tools lint
 	go test -race -shuffle=on -p 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
 	SLUICE_RACE=1 go test -shuffle=on -timeout 6m ./integration
 	cd deploy/verify && go test -count=1 -shuffle=on -timeout 6m ./...
+
+# Asks the Go vulnerability database about what the code calls; it needs the network, so it isn't part of test.
+check:
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
 lint:
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
