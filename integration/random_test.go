@@ -2,11 +2,8 @@ package integration
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,74 +15,22 @@ var seed = flag.Uint64("seed", 0, "of the faults; 0: another each time")
 // Faults of all kinds in a random order, under load and with a receiver that answers what it likes: nothing is lost, the
 // bound holds, and all is quiet at the end. The same seed gives the same faults, though not the same moments.
 func TestRandomFaultsLoseNothing(t *testing.T) {
-	faults := 4
+	number := 4
 	if testenv.Soak() {
-		faults = 100
+		number = 100
 	}
-	s := *seed
-	if s == 0 {
-		s = uint64(time.Now().UnixNano())
+	d := newFaultDrill(t)
+	d.answers = moody(d.seed)
+	d.receiver.Handle(d.answers)
+	end := d.load(12, 20)
+	for range number {
+		time.Sleep(time.Duration(200+d.rnd.IntN(600)) * time.Millisecond)
+		d.strike(faults[d.rnd.IntN(len(faults))])
 	}
-	t.Logf("-seed %d", s)
-	rnd := rand.New(rand.NewPCG(s, 0))
-	const rate, burst, keys = 40, 10, 12
-
-	w := newWorld(t)
-	w.receiver.Handle(moody(s))
-	env := []string{fmt.Sprintf("LIMIT=%d/s burst %d", rate, burst), "RETRY_BASE=200ms", "RETRY_CAP=1s", "WEBHOOK_TIMEOUT=2s"}
-	workers := w.workers(3, env...)
-	enough := make(chan struct{})
-	var loading sync.WaitGroup
-	loading.Go(func() { w.loadUntil(enough, keys, 20) })
-
-	for range faults {
-		time.Sleep(time.Duration(200+rnd.IntN(600)) * time.Millisecond)
-		i := rnd.IntN(len(workers))
-		fault := rnd.IntN(7)
-		t.Logf("fault %d, worker %d", fault, i)
-		switch fault {
-		case 0:
-			workers[i].Kill()
-			workers[i] = w.worker(env...)
-		case 1:
-			workers[i].Stop()
-			workers[i] = w.worker(env...)
-		case 2: // longer than its lease, now and then
-			p := workers[i]
-			p.Signal(syscall.SIGSTOP)
-			time.Sleep(time.Duration(300+rnd.IntN(1500)) * time.Millisecond)
-			p.Signal(syscall.SIGCONT)
-		case 3:
-			w.redis.Kill()
-			time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
-			w.redis.Start()
-		case 4:
-			w.redis.Pause()
-			time.Sleep(time.Duration(rnd.IntN(800)) * time.Millisecond)
-			w.redis.Resume()
-		case 5:
-			w.redis.Client().FlushAll(t.Context())
-		case 6:
-			w.receiver.Stop()
-			time.Sleep(time.Duration(rnd.IntN(400)) * time.Millisecond)
-			w.receiver.Start()
-		}
-		w.conserved(fmt.Sprintf("after fault %d", fault))
-	}
-	close(enough)
-	loading.Wait()
-	w.receiver.Handle(func(testenv.Request) testenv.Response { return testenv.Response{} })
-	dead := w.settled(60 * time.Second)
-	w.atRest(dead)
-	// A worker that is stopped may have begun pushes that reach the receiver only when it goes on.
-	w.boundedWithin(rate, burst, 300*time.Millisecond)
-	again := 0
-	for _, n := range w.receiver.IDs() {
-		again += n - 1
-	}
-	t.Logf("%d events, %d dead-lettered, %d pushed again", len(w.ids()), dead, again)
-	if len(w.ids()) < faults*50 {
-		t.Errorf("only %d events were published", len(w.ids()))
+	end()
+	d.bounded()
+	if len(d.ids()) < number*50 {
+		t.Errorf("only %d events were published", len(d.ids()))
 	}
 }
 

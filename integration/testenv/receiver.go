@@ -35,6 +35,8 @@ type Response struct {
 	Delay  time.Duration // before the answer
 	Hang   bool          // no answer until the client gives up
 	Abort  bool          // after Delay the connection is closed without an answer
+	Reset  bool          // after Delay the connection is reset (TCP RST)
+	Drip   bool          // the answer comes byte by byte and has no end, until the client gives up
 }
 
 // ReceiverServer is an HTTP server that pushes go to.
@@ -150,7 +152,27 @@ func (r *ReceiverServer) serve(w http.ResponseWriter, httpRequest *http.Request)
 	if response.Abort {
 		panic(http.ErrAbortHandler)
 	}
+	if response.Reset || response.Drip {
+		misbehave(w, response.Drip)
+		return
+	}
 	r.answer(w, record, response)
+}
+
+// misbehave resets the connection of a request, after it has dripped the bytes of a header if so asked.
+func misbehave(w http.ResponseWriter, drip bool) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return // the client is gone
+	}
+	for text := "HTTP/1.1 200 OK\r\nSlow: "; drip && err == nil; text = "a" {
+		_, err = io.WriteString(conn, text)
+		time.Sleep(20 * time.Millisecond)
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
 }
 
 // begin records the start of a request.

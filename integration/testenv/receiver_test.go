@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -88,6 +89,10 @@ func TestReceiverMisbehavesAsTold(t *testing.T) {
 			return Response{Delay: 50 * time.Millisecond}
 		case "cut":
 			return Response{Abort: true}
+		case "reset":
+			return Response{Reset: true}
+		case "drip":
+			return Response{Drip: true}
 		default:
 			return Response{Hang: true}
 		}
@@ -99,10 +104,15 @@ func TestReceiverMisbehavesAsTold(t *testing.T) {
 	if status := push(t, receiver, "cut", nil); status != 0 {
 		t.Errorf("cut: answered %d", status)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := pushWithin(ctx, receiver, "hang", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("hang: %v", err)
+	if _, err := pushWithin(t.Context(), receiver, "reset", nil); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("reset: %v", err)
+	}
+	for _, id := range []string{"hang", "drip"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if _, err := pushWithin(ctx, receiver, id, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", id, err)
+		}
+		cancel()
 	}
 	ended := func() bool {
 		for _, r := range receiver.Requests() {
@@ -110,7 +120,7 @@ func TestReceiverMisbehavesAsTold(t *testing.T) {
 				return false
 			}
 		}
-		return receiver.Count() == 3
+		return receiver.Count() == 5
 	}
 	if !eventually(5*time.Second, ended) {
 		t.Errorf("not all pushes have ended: %+v", receiver.Requests())

@@ -3,6 +3,7 @@ package testenv
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -26,6 +27,7 @@ type RedisServer struct {
 	args    []string
 	process *process
 	client  *redis.Client
+	saved   bool // the next start finds what Save kept
 }
 
 // Redis starts a redis-server that ends with the test, or the program that SLUICE_REDIS_PROGRAM names and that takes
@@ -122,7 +124,16 @@ func (s *RedisServer) Kill() {
 	s.process.kill()
 }
 
-// Start starts a killed server again at the same addresses, empty unless it persists.
+// Save keeps the data as they are now: the next Start, and only that, brings them back, however old they are by then.
+func (s *RedisServer) Save() {
+	s.t.Helper()
+	if err := s.client.Save(context.Background()).Err(); err != nil {
+		s.t.Fatalf("saving what Redis holds: %v", err)
+	}
+	s.saved = true
+}
+
+// Start starts a killed server again at the same addresses, empty unless it persists or Save was called.
 func (s *RedisServer) Start() {
 	s.t.Helper()
 	if s.process.running() {
@@ -130,6 +141,12 @@ func (s *RedisServer) Start() {
 	}
 	if err := s.start(); err != nil {
 		s.t.Fatal(err)
+	}
+	if s.saved {
+		s.saved = false
+		if err := os.Remove(filepath.Join(s.dir, "dump.rdb")); err != nil {
+			s.t.Fatalf("removing what Redis kept: %v", err)
+		}
 	}
 }
 

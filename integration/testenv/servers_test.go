@@ -102,6 +102,21 @@ func TestRedisPausedHangsAndGoesOn(t *testing.T) {
 	}
 }
 
+func TestRedisComesBackOnceWithWhatWasSaved(t *testing.T) {
+	t.Parallel()
+	server := Redis(t)
+	server.Client().Set(t.Context(), "k", "old", 0)
+	server.Save()
+	server.Client().Set(t.Context(), "k", "new", 0)
+	for _, want := range []string{"old", ""} {
+		server.Kill()
+		server.Start()
+		if got := server.Client().Get(t.Context(), "k").Val(); got != want {
+			t.Errorf("came back with %q, want %q", got, want)
+		}
+	}
+}
+
 func TestRedisTakesExtraArguments(t *testing.T) {
 	t.Parallel()
 	server := Redis(t, "--maxmemory-policy", "allkeys-lru", "--appendonly", "yes")
