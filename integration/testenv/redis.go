@@ -133,6 +133,18 @@ func (s *RedisServer) Save() {
 	s.saved = true
 }
 
+// PeakMemory is the most memory the server has had in use, as it says itself for people.
+func (s *RedisServer) PeakMemory() string {
+	s.t.Helper()
+	info, err := s.client.Info(context.Background(), "memory").Result()
+	if err != nil {
+		s.t.Fatalf("asking Redis for its memory: %v", err)
+	}
+	_, after, _ := strings.Cut(info, "used_memory_peak_human:")
+	peak, _, _ := strings.Cut(after, "\r\n")
+	return peak
+}
+
 // Start starts a killed server again at the same addresses, empty unless it persists or Save was called.
 func (s *RedisServer) Start() {
 	s.t.Helper()

@@ -82,6 +82,16 @@ func (w *WorkerProcess) PID() int {
 	return w.process.cmd.Process.Pid
 }
 
+// PeakMemory is the most memory the running worker has had resident, in bytes; 0 where the system doesn't tell.
+func (w *WorkerProcess) PeakMemory() int64 {
+	return peakMemory(w.PID())
+}
+
+// PeakMemory is that of this process: the NATS server, the receiver, and what the drill knows of its events.
+func PeakMemory() int64 {
+	return peakMemory(os.Getpid())
+}
+
 // Output is what the worker has printed; only the end, if it is more than some megabytes.
 func (w *WorkerProcess) Output() string {
 	return w.process.output.String()
