@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,5 +315,36 @@ func TestLaneThatIsClaimedWhileItsDrainEndsIsDrainedAgain(t *testing.T) {
 	}
 	if n := lanes.room(); n != maxLanes {
 		t.Errorf("room for %d lanes at rest, want %d", n, maxLanes)
+	}
+}
+
+// What a lost reply has leased comes back with the end of the lease only: until then nothing behind it may go.
+func TestLostReplyOfALeaseLetsNothingOvertake(t *testing.T) {
+	for nth := 2; nth < 8; nth++ {
+		t.Run(fmt.Sprint("lease ", nth), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, r *rig) {
+				r.index.limits["a"] = limit{20 * time.Millisecond, 5}
+				calls := 0
+				r.index.fault = func(call string) fault {
+					if call == "lease" {
+						if calls++; calls == nth {
+							return replyLost
+						}
+					}
+					return noFault
+				}
+				r.parkWithoutWorker("a", 200)
+				stop := r.start()
+				pass(20 * time.Second)
+				if calls < nth {
+					t.Errorf("%d leases, so none was lost", calls)
+				}
+				if !inOrder(r.sink.of("a")) {
+					t.Error("events left their lane out of order")
+				}
+				r.wantRest(t)
+				_ = stop()
+			})
+		})
 	}
 }

@@ -179,13 +179,16 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		until = ctx // a stop need not wait for an index that is away
 	}
 	var got Lease
-	calls := 0
+	most, lost := r.Max, false
 	err := w.insist(until, "lease", func(context.Context) (err error) {
-		calls++
 		got, err = w.Index.Lease(hard, r) // what was asked may be granted, and then has to be given back
+		if err != nil && l.token != 0 {
+			// Its reply may have held events, which only the end of the lease gives back: none behind them may go before.
+			r.Max, lost = 0, true
+		}
 		return err
 	})
-	w.promises.give(len(got.Events) - r.Max)
+	w.promises.give(len(got.Events) - most)
 	switch {
 	case err != nil && l.token != 0:
 		l.ending = true // the stop: the lease is given back with what was out
@@ -196,8 +199,7 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		l.giveUp()
 		return
 	}
-	// A reply that was lost may have held events, which only the end of the lease gives back.
-	l.ending = l.ending || l.probe || l.token != 0 && calls > 1
+	l.ending = l.ending || l.probe || lost
 	w.take(ctx, l, got)
 	if l.out == 0 {
 		l.ending = true
