@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -49,15 +50,16 @@ func newBreaker(turned chan<- struct{}) *gobreaker.CircuitBreaker[[]any] {
 	})
 }
 
-// call runs a script, unless Redis is known to be away.
-func (s *Store) call(ctx context.Context, sc *redis.Script, keys []string, args []any) ([]any, error) {
+// call runs a script, unless Redis is known to be away. shards is of how many the answer counts the
+// calls that wrote; 0: of none, so that it says nothing of writing.
+func (s *Store) call(ctx context.Context, sc *redis.Script, shards int, keys []string, args []any) ([]any, error) {
 	reachable := s.reachable() // else this call is a trial, whose answer counts
 	v, err := s.breaker.Execute(func() ([]any, error) {
 		sent := time.Now()
 		v, err := sc.Run(ctx, s.rdb, keys, args...).Slice()
 		s.metrics.observe(time.Since(sent), err)
 		s.away.Store(away(err))
-		if err == nil && reachable && onlyRead(v) {
+		if err == nil && reachable && onlyRead(v, shards) {
 			err = errOnlyRead
 		}
 		return v, err
@@ -73,8 +75,12 @@ func (s *Store) call(ctx context.Context, sc *redis.Script, keys []string, args 
 	return v, nil
 }
 
-// onlyRead says whether an answer comes from a call that wrote nothing, and so counted none.
-func onlyRead(v []any) bool { return len(v) < 3 || integer(v[2]) == 0 }
+// onlyRead says whether an answer comes from a call that wrote nothing, and so counted none: of another epoch, or for all
+// shards.
+func onlyRead(v []any, shards int) bool {
+	return integer(v[0]) == 1 || len(v) < 2+shards ||
+		!slices.ContainsFunc(v[2:2+shards], func(calls any) bool { return integer(calls) != 0 })
+}
 
 // knock connects to Redis and goes away again. It may be done often: a failed call would keep the breaker open for a while,
 // and after some connections that failed the client itself tries one in a second only.

@@ -269,5 +269,5 @@ func (sh *shard) epochCall(ctx context.Context, lanes []string, what ...any) ([]
 		created = sh.opt.Bodies.Created()
 	}
 	args := append([]any{what[0], sh.now, created}, what[1:]...)
-	return sh.call(ctx, epochScript, keys, args)
+	return sh.call(ctx, epochScript, 0, keys, args)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"golang.org/x/sync/errgroup"
+
 	"sluice/limiter"
 )
 
@@ -12,16 +14,14 @@ import (
 // by the old ones. The resolver answers by the new ones already. Every worker calls it for its own sake; what another has
 // done costs it a look at the keys that wait. After an error some may not be looked at for up to a minute: call it again.
 func (s *Store) Rearm(ctx context.Context, affected func(key string) bool) error {
-	all := map[*shard][]struct{}{}
+	var calls errgroup.Group
 	for _, sh := range s.shards {
-		all[sh] = []struct{}{{}}
+		calls.Go(func() error { return sh.rearm(ctx, affected) })
 	}
-	return eachShard(all, func(sh *shard, _ []struct{}) error {
-		if err := sh.rearm(ctx, affected); err != nil {
-			return fmt.Errorf("redis: look at waiting keys by their new limits: %w", err)
-		}
-		return nil
-	})
+	if err := calls.Wait(); err != nil {
+		return fmt.Errorf("redis: look at waiting keys by their new limits: %w", err)
+	}
+	return nil
 }
 
 // rearm reads the keys that are due later, a page at a time, and moves those affected with the call that reads the next.

@@ -214,7 +214,7 @@ func (b *bundle) reserveCall(of *epochs, groups []group) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	sent := time.Now()
-	values, err := b.call(ctx, reserveScript, keys, args)
+	values, err := b.call(ctx, reserveScript, len(of.shards), keys, args)
 	received := time.Now()
 	if err != nil {
 		return r, err

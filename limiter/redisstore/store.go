@@ -252,7 +252,7 @@ func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error)
 	defer cancel()
 	var r reply
 	sent := time.Now()
-	values, err := sh.call(ctx, sc, keys, append([]any{id, sh.now}, args...))
+	values, err := sh.call(ctx, sc, 1, keys, append([]any{id, sh.now}, args...))
 	received := time.Now()
 	if err != nil {
 		return r, err
