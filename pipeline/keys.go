@@ -140,8 +140,9 @@ func (k *keys) parked(key string, info LaneInfo) {
 	})
 }
 
-// queued says that key surely has a lane, and that one more event of that cost in it is well within the bounds (0: none); it counts
-// that event. Near a bound the limiter is asked, since it alone is exact.
+// queued says that key surely has a lane, and that one more event of that cost in it is well within the bounds (0: none); it
+// counts that event. Near a bound the limiter is asked, since it alone is exact. Near is beyond half of it, less what this
+// worker may have on the way into the lane: other workers have as much, and none knows of the others' before it is there.
 func (k *keys) queued(key string, cost int64, maxWait time.Duration, maxWaiting int64) (yes bool) {
 	k.known(key, func(s *keyState) {
 		now := time.Now()
@@ -149,10 +150,10 @@ func (k *keys) queued(key string, cost int64, maxWait time.Duration, maxWaiting 
 			return
 		}
 		known := s.perToken > 0 && now.Sub(s.asked) <= waitMemory
-		if maxWait > 0 && (!known || time.Duration(s.cost+cost)*s.perToken > maxWait-maxWait/10) {
+		if maxWait > 0 && (!known || time.Duration(s.cost+cost+maxHandedOut)*s.perToken > maxWait/2) {
 			return
 		}
-		if maxWaiting > 0 && s.waiting+1 > maxWaiting-maxWaiting/10 {
+		if maxWaiting > 0 && s.waiting+1+maxHandedOut > maxWaiting/2 {
 			return
 		}
 		s.waiting++

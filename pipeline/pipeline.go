@@ -43,8 +43,10 @@ type Ports struct {
 	Log         *slog.Logger
 }
 
-// maxHeld is the most events of the source that wait in memory for a slot: half of what the source hands out at most.
-const maxHeld = 750
+const (
+	maxHandedOut = 1500             // events of the source that a worker has in hand at most
+	maxHeld      = maxHandedOut / 2 // of those that wait in memory for a slot
+)
 
 // Worker carries events from the source to the sink.
 type Worker struct {
