@@ -19,6 +19,8 @@ test: tools lint
 	go test -race -shuffle=on -p 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
 	SLUICE_RACE=1 go test -shuffle=on -timeout 6m ./integration
 	cd deploy/verify && go test -count=1 -shuffle=on -timeout 6m ./...
+	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null; then $(MAKE) --no-print-directory browser; \
+		else echo "skipped: nobody looked at the status page; apt-get install chromium, then make browser"; fi
 
 # Asks the Go vulnerability database about what the code calls; it needs the network, so it isn't part of test.
 check:
@@ -28,7 +30,9 @@ lint:
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
-	staticcheck=$$(go tool -n staticcheck) && cd deploy/verify && go vet ./... && "$$staticcheck" ./...
+	staticcheck=$$(go tool -n staticcheck) && for module in deploy/verify integration/statuspage; do \
+		(cd $$module && go vet ./... && "$$staticcheck" ./...) || exit 1; \
+	done
 
 # The drills run a real redis-server, the race detector needs a C compiler with its headers.
 tools:
@@ -65,7 +69,7 @@ fuzz:
 
 # Looks at the status page with a Chromium, if there is one. A module of its own: nothing else needs the browser's protocol.
 browser:
-	cd integration/statuspage && go vet ./... && go test -count=1 -timeout 3m ./...
+	cd integration/statuspage && go test -count=1 -timeout 3m ./...
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)" \
