@@ -63,6 +63,9 @@ local function scarcest(s)
   return tokens, rest, place
 end
 
+-- damaged answers for a key that isn't what sluice writes: all of its events are to be parked.
+local function damaged(n) return {-1, 0, n, -1, 0, 0, 0, 0, 0} end
+
 -- entry carries out one entry of the call.
 local function entry(s, n, price, horizon, lane, busy, retry)
   refill(s, L, now, since)
@@ -70,10 +73,12 @@ local function entry(s, n, price, horizon, lane, busy, retry)
   local opening = s.opened > now and s.openingExtra or 0
   local ahead, leased, extra = s.opening, 0, opening
   if redis.call('EXISTS', lane, busy, retry) > 0 then
-    local waiting = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+    local waiting, own = redis.pcall('ZCARD', lane), redis.pcall('ZCARD', retry)
+    leased = redis.pcall('ZCARD', busy)
+    if type(waiting) == 'table' or type(own) == 'table' or type(leased) == 'table' then return damaged(n) end
+    waiting = waiting + own
     ahead = ahead + waiting
     if waiting > 0 then extra = extra + s.extra end
-    leased = redis.call('ZCARD', busy)
   end
   local out = {0, 0, 0, -1, ahead, tokens, rest, which, extra}
   if L.mode == 1 then out[1] = 3
@@ -144,7 +149,7 @@ for i = 0, (#KEYS - shards) / 4 - 1 do
   local out = L.plain and horizon >= 0 and not v.err and quick(KEYS[k], v, n, price, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3])
   if not out then
     local s = level(L, KEYS[k], now, v)
-    out = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or {-1, 0, n, -1, 0, 0, 0, 0, 0}
+    out = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or damaged(n)
   end
   reply[3 + shards + i] = out
 end
