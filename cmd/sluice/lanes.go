@@ -51,7 +51,7 @@ const findingsHelp = `What may be found:
   dead_lease      events leased by a worker whose lease has ended
   not_due         a lane that no worker would look at
   damaged_bucket  a key's state that isn't what sluice writes; mended, its tokens begin anew
-  damaged_lane    a lane that is no sorted set`
+  damaged_lane    a part of a lane that has another type than sluice writes; mended, it is as if it had been empty`
 
 func newLanesCheckCommand() *cobra.Command {
 	var asJSON bool

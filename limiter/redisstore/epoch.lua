@@ -15,7 +15,8 @@
 --       build is alive; drop: {1, keys of further lanes to drop...}; index, finish: {1}; all three {0}: the build is no longer
 --       this one: stop
 --       begin: {1, id, calls}, {0} (the state belongs to a pipeline) or {2, format}
--- Invariant: the id appears only after every body of the lane stream was indexed under one build. Of another lane stream's
+-- Invariant: the id appears only after every body of the lane stream was indexed under one build, but those of a lane that is no
+--       sorted set: whoever is to lease it finds out. Of another lane stream's
 --       state the buckets are kept, and so is since: nothing of them is lost.
 --
 -- cat common.lua waiting.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
@@ -62,7 +63,7 @@ elseif what == 'index' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
   for i = 0, (#KEYS - 2) / 2 - 1 do
     local a = 6 + 4 * i
-    insert(KEYS[2 * i + 3], ARGV[a + 2], ARGV[a + 1])
+    if size(KEYS[2 * i + 3]) then insert(KEYS[2 * i + 3], ARGV[a + 2], ARGV[a + 1]) end
     tallyUnread(KEYS[2 * i + 4], now)
     redis.call('ZADD', KEYS[2], 'NX', d(now), ARGV[a])
     if ARGV[5] == '1' then remember(KEYS[2 * i + 4], ARGV[a + 3], now) end -- the newest event's is the last

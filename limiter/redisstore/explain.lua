@@ -24,9 +24,8 @@ local lane, busy, retry = KEYS[4], KEYS[5], KEYS[6]
 local s = load(L, KEYS[3])
 local sizes, sound = {}, s ~= nil
 for i = 4, 6 do
-  local n = redis.pcall('ZCARD', KEYS[i])
-  if type(n) == 'table' then sound = false end
-  sizes[i] = n
+  sizes[i] = size(KEYS[i])
+  sound = sound and sizes[i] ~= nil
 end
 if not sound then return {0, now, 0, -1, ''} end
 local waiting = sizes[4] + sizes[6]

@@ -33,7 +33,7 @@ const (
 	NotDue        FindingKind = "not_due"        // a lane that nobody would ever look at
 	WrongCost     FindingKind = "wrong_cost"     // what a lane's events are noted to cost isn't what they cost
 	DamagedBucket FindingKind = "damaged_bucket" // a key's state that isn't what sluice writes
-	DamagedLane   FindingKind = "damaged_lane"   // a lane that is no sorted set
+	DamagedLane   FindingKind = "damaged_lane"   // a part of a lane that has another type than sluice writes
 )
 
 // Finding is one thing in the index that isn't as it should be.
@@ -243,6 +243,10 @@ func (in *inspector) one(ctx context.Context, sh *shard, key string, v []any) ([
 			whole = false
 			found = append(found, Finding{Kind: DamagedLane, Key: key, Detail: set.name, set: set.number})
 		}
+	}
+	if integer(v[6]) == 0 {
+		whole = false
+		found = append(found, Finding{Kind: DamagedLane, Key: key, Detail: "collapse", set: 5})
 	}
 	waiting := sizes[2] + sizes[3] + sizes[4]
 	if !whole || waiting == 0 && len(in.lanes[key]) == 0 {

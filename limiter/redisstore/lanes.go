@@ -36,6 +36,10 @@ func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, err
 	out := make([]pipeline.LaneInfo, len(batch))
 	for i := range out {
 		out[i] = sh.laneInfo(r.values[4*i], r.values[4*i+1])
+		if out[i].Waiting < 0 {
+			sh.damaged(batch[i].Key)
+			out[i].Waiting = 1 // others of the key wait with it
+		}
 		out[i].Extra = integer(r.values[4*i+2])
 		if m, _ := r.values[4*i+3].(string); m != "" {
 			if out[i].Collapsed, err = collapsed(m); err != nil {

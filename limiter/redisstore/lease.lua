@@ -63,26 +63,32 @@ local function book(s, out, from, busy, member, order, horizon, notice)
 end
 
 -- read answers at most so many events that wait, first those of retry whose time has come, and those of the lane with their
--- orders; nil if any isn't readable.
-local function read(lane, retry, most)
+-- orders; nil if any isn't readable, or the names aren't.
+local function read(lane, retry, collapse, most)
   local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
   local first = #own < most and redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES') or {}
+  local named
   for i = 1, #own do
-    if not readable(own[i]) then return nil end
+    local n = readable(own[i])
+    if not n then return nil end
+    if n > 6 then named = own[i] end
   end
   for i = 1, #first, 2 do
-    if not readable(first[i], first[i + 1]) then return nil end
+    local n = readable(first[i], first[i + 1])
+    if not n then return nil end
+    if n > 6 then named = first[i] end
   end
+  if named and newest(collapse, named) == nil then return nil end
   return own, first
 end
 
--- fill books what it can, and answers false if it can't read what waits.
-local function fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray)
+-- fill books what it can besides what is leased, and answers false if it can't read what waits.
+local function fill(s, out, lane, busy, retry, collapse, leased, most, horizon, notice, upTo, stray)
   if s.closedUntil > now or L.mode == 1 then return true end
-  if together > 0 then most = min(most, together - redis.call('ZCARD', busy)) end
-  if s.fails > 0 then most = min(most, 1 - redis.call('ZCARD', busy)) end
+  if together > 0 then most = min(most, together - leased) end
+  if s.fails > 0 then most = min(most, 1 - leased) end
   if most <= 0 then return true end
-  local own, first = read(lane, retry, most)
+  local own, first = read(lane, retry, collapse, most)
   if not own then return false end
   for i = 1, #own do
     local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
@@ -108,14 +114,25 @@ end
 -- damaged answers for a lane that can't be leased until somebody mends it.
 local function damaged(key, lane)
   redis.call('ZADD', KEYS[2], d(now + 5000000), key)
-  return {-1, 0, redis.call('ZCARD', lane), 5000000, 0}
+  return {-1, 0, size(lane) or 0, 5000000, 0}
+end
+
+-- hold makes ready what is leased, which is nothing for a new holder once it has taken back what the last one left. It answers
+-- how many events are leased and how many wait; nil, and nothing has changed, if one of the sets is none.
+local function hold(token, lane, busy, retry)
+  local waiting, leased = backlog(lane, retry), 0
+  if token > 0 then leased = size(busy) end
+  if not waiting or not leased then return nil end
+  local before = moved
+  if token == 0 and not give(busy, lane) then return nil end
+  return leased, waiting + moved - before
 end
 
 -- keep notes the lease, or ends it if it holds nothing, and answers what there is to know of the lane.
-local function keep(s, out, key, token, lane, busy, retry, horizon)
+local function keep(s, out, key, token, leased, lane, retry, horizon)
   local next = look(s, L, now, min(lead, horizon), lane, retry)
   if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
-  if redis.call('EXISTS', busy) == 1 then
+  if leased > 0 then
     s.token, s.til = token, now + ttl
     put(s, 'holder', holder)
     put(s, 'token', d(token))
@@ -134,15 +151,31 @@ local function keep(s, out, key, token, lane, busy, retry, horizon)
   end
   tally(s, next < 0)
   save(s, L, now)
-  out[3] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
   out[4] = next
+end
+
+-- grant leases what can be leased to one that may: token is that of its lease, 0 for a new one.
+local function grant(s, e, key, token, lane, busy, retry, collapse)
+  local horizon = tonumber(ARGV[e + 5])
+  local leased, waiting = hold(token, lane, busy, retry)
+  if not leased then return damaged(key, lane) end
+  if token == 0 then token = max(now, s.token + 1) end
+  refill(s, L, now, since)
+  local out, before = {0, token, 0, 0, 0}, moved
+  if not fill(s, out, lane, busy, retry, collapse, leased, tonumber(ARGV[e + 4]), horizon, tonumber(ARGV[e + 6]),
+    tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8])) then
+    tally(s)
+    save(s, L, now)
+    return damaged(key, lane)
+  end
+  out[3] = waiting + moved - before
+  keep(s, out, key, token, leased + before - moved, lane, retry, horizon)
+  return out
 end
 
 for i = 0, (#KEYS - 2) / 5 - 1 do
   local e = a + 4 + 9 * i
-  local key, class, token, most = ARGV[e], ARGV[e + 2], tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
-  local horizon, notice = tonumber(ARGV[e + 5]), tonumber(ARGV[e + 6])
-  local upTo, stray = tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8])
+  local key, class, token = ARGV[e], ARGV[e + 2], tonumber(ARGV[e + 3])
   L = all[ARGV[e + 1]]
   local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
   local s = load(L, KEYS[5 * i + 3])
@@ -152,24 +185,12 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
   elseif token > 0 and s.token ~= token then
     out = {3, 0, 0, -1, 0}
   elseif token == 0 and s.til > now and redis.call('HGET', KEYS[5 * i + 3], 'holder') ~= holder then
-    out = {2, 0, redis.call('ZCARD', lane), s.til - now, 0}
+    out = {2, 0, size(lane) or 0, s.til - now, 0}
     redis.call('ZADD', KEYS[2], d(s.til), key)
   elseif s.class ~= class then
     out = {4, 0, 0, 0, s.class}
   else
-    if token == 0 then
-      give(busy, lane)
-      token = max(now, s.token + 1)
-    end
-    refill(s, L, now, since)
-    out = {0, token, 0, 0, 0}
-    if fill(s, out, lane, busy, retry, collapse, most, horizon, notice, upTo, stray) then
-      keep(s, out, key, token, lane, busy, retry, horizon)
-    else
-      out = damaged(key, lane)
-      tally(s)
-      save(s, L, now)
-    end
+    out = grant(s, e, key, token, lane, busy, retry, collapse)
   end
   reply[#reply + 1] = out
 end

@@ -10,7 +10,7 @@
 --       its class if that is another}}
 -- Invariant: nothing is written. What it costs doesn't grow with the number of lanes or of events.
 --
--- cat common.lua measure.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 350000 16 0
+-- cat common.lua waiting.lua measure.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 350000 16 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -21,8 +21,8 @@ local before, most, start = d(now - tonumber(ARGV[a])), tonumber(ARGV[a + 1]), t
 -- able answers how many events of a lane could be pushed now, each at the price of the first.
 local function able(s, lane, retry)
   if not s or L.mode == 1 or s.til > now or s.closedUntil > now then return 0 end
-  local waiting, back = redis.pcall('ZCARD', lane), redis.pcall('ZCOUNT', retry, '-inf', d(now))
-  if type(waiting) ~= 'number' or type(back) ~= 'number' then return 0 end
+  local waiting, back = size(lane), redis.pcall('ZCOUNT', retry, '-inf', d(now))
+  if not waiting or not typed(back) then return 0 end
   local n = waiting + back
   if s.fails > 0 then n = min(n, 1) end
   if n == 0 or L.mode == 2 then return n end

@@ -1,7 +1,7 @@
 -- mend looks at lanes and mends in them what it is told, each thing only if it is still so.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock), then per entry: key, what to do, set (2 lane, 3 busy, 4 retry; 0 none),
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock), then per entry: key, what to do, set (2 lane, 3 busy, 4 retry, 5 collapse; 0 none),
 --       member, order. What to do is
 --       look    nothing
 --       drop    remove the member from the set, unless a live lease holds it, and forget it as the newest of its name
@@ -11,10 +11,10 @@
 --       due     let the lane be looked at
 --       fields  remove the damaged fields of ratelimit; all, if it is no hash
 --       cost    note what waits as costing so much beyond one token each (order), if what is noted is that (member)
---       set     remove the set if it is no sorted set
+--       set     remove the set if it is not of its type
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry: look {1: fields of ratelimit are
 --       damaged, members of lane, busy and retry (-1: no sorted set), 1: it has an entry in due, us since its lease ended
---       (below 0: until it ends, the whole clock without one)}, else {1: done}}
+--       (below 0: until it ends, the whole clock without one), 1: collapse is a hash}, else {1: done}}
 -- Invariant: what a live lease holds stays with it; a lane in which anything was mended stays in due.
 --
 -- cat common.lua waiting.lua mend.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 k look 0 '' 0
@@ -23,13 +23,6 @@ if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
 local NUMBERS = {'exp', 'opened', 'opening', 'openingExtra', 'extra', 'closedUntil', 'fails', 'token', 'until'}
 local LEVEL, SLIDING = {'tokens', 'frac', 'den', 'updatedAt'}, {'slice', 'counts', 'den', 'updatedAt'}
-
--- typed says whether a call's answer is of the type that sluice writes. Any other error is none of the key's.
-local function typed(answer)
-  if type(answer) ~= 'table' or not answer.err then return true end
-  if string.find(answer.err, 'WRONGTYPE', 1, true) then return false end
-  error(answer.err)
-end
 
 -- fields answers the fields of a key's hash, with the prefixes of the limits that they are of; nil if it is no hash.
 local function fields(key)
@@ -64,9 +57,10 @@ local function damage(h, prefixes)
   return bad
 end
 
-local function size(set)
-  local n = redis.pcall('ZCARD', set)
-  return typed(n) and n or -1
+-- sound says whether a set, by its number, is what sluice writes.
+local function sound(k, set)
+  if set == 5 then return typed(redis.pcall('HGET', KEYS[k + 4], '')) end
+  return size(KEYS[k + set - 1]) ~= nil
 end
 
 local mends = {}
@@ -79,7 +73,7 @@ end
 
 function mends.drop(k, h, live, set, member)
   local done = mends.twin(k, h, live, set, member)
-  if done > 0 then leave(KEYS[k + 4], member) end
+  if done > 0 then leave(newest(KEYS[k + 4], member), KEYS[k + 4], member) end
   return done
 end
 
@@ -90,7 +84,7 @@ function mends.order(k, h, live, set, member, order)
 end
 
 function mends.free(k, h, live)
-  if live or not h or size(KEYS[k + 2]) < 1 then return 0 end
+  if live or not h or size(KEYS[k + 2]) == 0 then return 0 end
   give(KEYS[k + 2], KEYS[k + 1])
   redis.call('HDEL', KEYS[k], 'holder', 'token', 'until')
   return 1
@@ -111,7 +105,13 @@ function mends.fields(k, h)
 end
 
 function mends.set(k, h, live, set)
-  return size(KEYS[k + set - 1]) < 0 and redis.call('DEL', KEYS[k + set - 1]) or 0
+  return sound(k, set) and 0 or redis.call('DEL', KEYS[k + set - 1])
+end
+
+-- Everything else is only done in a key whose sets are what sluice writes.
+local FIRST = {fields = true, set = true}
+local function mendable(k, what)
+  return FIRST[what] or sound(k, 2) and sound(k, 3) and sound(k, 4) and sound(k, 5)
 end
 
 local reply = {0, now, 0}
@@ -122,10 +122,10 @@ for i = 1, (#ARGV - 2) / 5 do
   local til = h and whole(h['until']) or 0
   if what == 'look' then
     local bad = not h or #damage(h, prefixes) > 0
-    reply[3 + i] = {bad and 1 or 0, size(KEYS[k + 1]), size(KEYS[k + 2]), size(KEYS[k + 3]),
-      redis.call('ZSCORE', KEYS[2], key) and 1 or 0, now - til}
+    reply[3 + i] = {bad and 1 or 0, size(KEYS[k + 1]) or -1, size(KEYS[k + 2]) or -1, size(KEYS[k + 3]) or -1,
+      redis.call('ZSCORE', KEYS[2], key) and 1 or 0, now - til, sound(k, 5) and 1 or 0}
   else
-    local done = mends[what](k, h, til > now, tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4])
+    local done = mendable(k, what) and mends[what](k, h, til > now, tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4]) or 0
     tallyUnread(KEYS[k], now)
     if done > 0 and redis.call('EXISTS', KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) > 0 then
       redis.call('ZADD', KEYS[2], 'NX', d(now), key)

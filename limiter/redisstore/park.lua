@@ -5,7 +5,8 @@
 --       lead us: how long before its slot a lane is looked at
 --       then per event: key, its rule, its class (tier), member, order, counted (1: reserve counted it), after us (own due time, 0: none),
 --       sleep us (the receiver is away for so long, 0: it isn't), what its attempt failed with ('': none did)
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per event: events waiting, us until the
+-- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per event: events waiting (-1 damaged: it
+--       has no place now, and is found by whoever mends the lane), us until the
 --       lane's next look (-1: whoever holds its lease looks), what those that wait cost beyond one token each, the member of its name that is to be dropped ('': none)}
 -- Invariant: repeating a call changes nothing; an event that is leased stays leased; of those of one name that wait, all
 --       but the newest are to be dropped.
@@ -34,13 +35,21 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
   local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
   local s = load(L, KEYS[5 * i + 3])
 
+  local waiting, last = backlog(lane, retry), newest(collapse, member)
+  local leased = redis.pcall('ZSCORE', busy, member)
+  local sound = waiting and last ~= nil and typed(leased)
+
   local dropped
-  if not redis.call('ZSCORE', busy, member) then
-    dropped = enter(collapse, lane, retry, member, order, after > 0 and now + after or 0)
+  if sound and not leased then
+    local before = moved
+    dropped = enter(last, collapse, lane, retry, member, order, after > 0 and now + after or 0)
+    waiting = waiting + moved - before
   end
 
   local next = 1000000
-  if s then
+  if not sound then
+    waiting = -1
+  elseif s then
     refill(s, L, now, since)
     if counted and s.opening > 0 then arrive(s, beyond(member)) end
     tally(s)
@@ -53,7 +62,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
     tallyUnread(KEYS[5 * i + 3], now)
   end
   if next >= 0 then redis.call('ZADD', KEYS[2], 'LT', d(now + next), key) end
-  reply[#reply + 1] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+  reply[#reply + 1] = waiting
   reply[#reply + 1] = next
   reply[#reply + 1] = s and s.extra or 0
   reply[#reply + 1] = dropped or ''

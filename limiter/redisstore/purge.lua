@@ -17,9 +17,9 @@ local all, a = rules()
 local key, L, me, ttl = ARGV[a], all[ARGV[a + 1]], ARGV[a + 2], tonumber(ARGV[a + 3])
 local token, most, pause = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
 local lane, busy, retry = KEYS[4], KEYS[5], KEYS[6]
-local s = load(L, KEYS[3])
-if not s then return {0, now, 0, -1, 0, 0, ''} end
-local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, 0, redis.call('ZCARD', lane) + redis.call('ZCARD', retry),
+local s, waiting = load(L, KEYS[3]), backlog(lane, retry)
+if not s or not waiting or not size(busy) then return {0, now, 0, -1, 0, 0, ''} end
+local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, 0, waiting,
   redis.call('HGET', KEYS[3], 'holder') or ''}
 refill(s, L, now, since)
 

@@ -20,77 +20,90 @@ local lead, ttl = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
 local e = a + 2
 
--- events settles events, and answers in how many us the last of those that go back is due.
-local function events(n, lane, busy, retry, collapse, first)
-  local later = 0
+-- events settles events, and answers in how many us the last of those that go back is due, and whether busy and collapse, as
+-- far as they were needed, and lane and retry, which whole tells, are what sluice writes. What can't go back stays leased, and
+-- what is done leaves busy whatever else is damaged, since its body is gone.
+local function events(n, lane, busy, retry, collapse, first, whole)
+  local later, sound = 0, whole
   for j = 0, n - 1 do
     local e = first + 5 * j
-    local was, fate, goes, order, after = ARGV[e], ARGV[e + 1], ARGV[e + 2], ARGV[e + 3], tonumber(ARGV[e + 4])
-    if redis.call('ZREM', busy, was) == 1 then
-      if fate == '1' then
-        enter(collapse, lane, retry, goes, order, after > 0 and now + after or 0)
-        later = max(later, after)
-      else
-        leave(collapse, was)
-      end
+    local was, back, goes, order, after = ARGV[e], ARGV[e + 1] == '1', ARGV[e + 2], ARGV[e + 3], tonumber(ARGV[e + 4])
+    local last = newest(collapse, back and goes or was)
+    sound = sound and last ~= nil
+    local gone = (not back or whole and last ~= nil) and redis.pcall('ZREM', busy, was) or 0
+    if not typed(gone) then return later, false end
+    if gone == 1 and back then
+      enter(last, collapse, lane, retry, goes, order, after > 0 and now + after or 0)
+      later = max(later, after)
+    elseif gone == 1 then
+      leave(last, collapse, was)
     end
   end
-  return later
+  return later, sound
+end
+
+-- unread ends the settling of a damaged key, by which no more than its events was settled.
+local function unread(key, id)
+  tallyUnread(id, now)
+  redis.call('ZADD', KEYS[2], d(now + 5000000), key)
+  return -1, 5000000
+end
+
+-- settled notes what settled events tell of the receiver, and answers in how many us the lane should be looked at. given: the
+-- lease ends.
+local function settled(s, L, key, class, later, given, lane, retry, e)
+  local healthy, away, failure = ARGV[e + 5] == '1', tonumber(ARGV[e + 6]), ARGV[e + 7]
+  s.stranger = s.class ~= class
+  refill(s, L, now, since)
+  if healthy and s.fails > 0 then
+    s.fails = 0
+    put(s, 'fails', '0')
+  end
+  if away > 0 then sleep(s, now, away) end
+  if failure ~= '' then
+    blame(s, now, failure, later)
+  elseif healthy and s.failure and redis.call('EXISTS', retry) == 0 then
+    s.failure = nil
+    redis.call('HDEL', s.key, 'failure')
+  end
+  if given then free(s) end
+  local next = look(s, L, now, lead, lane, retry)
+  if not given then
+    if s.til - now < ttl / 2 then
+      s.til = now + ttl
+      put(s, 'until', d(s.til))
+      redis.call('ZADD', KEYS[2], d(s.til), key)
+    end
+  elseif next >= 0 then
+    redis.call('ZADD', KEYS[2], d(now + next), key)
+  else
+    redis.call('ZREM', KEYS[2], key)
+    classify(s, '')
+  end
+  tally(s, next < 0)
+  save(s, L, now)
+  return next
 end
 
 for i = 0, (#KEYS - 2) / 5 - 1 do
   local key, L, class, token = ARGV[e], all[ARGV[e + 1]], ARGV[e + 2], tonumber(ARGV[e + 3])
-  local release, healthy = ARGV[e + 4] == '1', ARGV[e + 5] == '1'
-  local away, failure, n = tonumber(ARGV[e + 6]), ARGV[e + 7], tonumber(ARGV[e + 8])
+  local release, n = ARGV[e + 4] == '1', tonumber(ARGV[e + 8])
   local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
-  local s = load(L, KEYS[5 * i + 3])
-  local code, next = 0, 5000000
-  if not s then
-    code = -1
-    events(n, lane, busy, retry, collapse, e + 9)
-    if release then give(busy, lane) end
-    tallyUnread(KEYS[5 * i + 3], now)
-    redis.call('ZADD', KEYS[2], d(now + next), key)
-  elseif s.token ~= token then
-    code, next = 3, -1
-  else
-    local later = events(n, lane, busy, retry, collapse, e + 9)
-    s.stranger = s.class ~= class
-    refill(s, L, now, since)
-    if healthy and s.fails > 0 then
-      s.fails = 0
-      put(s, 'fails', '0')
-    end
-    if away > 0 then sleep(s, now, away) end
-    if failure ~= '' then
-      blame(s, now, failure, later)
-    elseif healthy and s.failure and redis.call('EXISTS', retry) == 0 then
-      s.failure = nil
-      redis.call('HDEL', s.key, 'failure')
-    end
-    if release then
-      give(busy, lane)
-      free(s)
-      next = look(s, L, now, lead, lane, retry)
-      if next >= 0 then
-        redis.call('ZADD', KEYS[2], d(now + next), key)
-      else
-        redis.call('ZREM', KEYS[2], key)
-        classify(s, '')
-      end
+  local s, waiting = load(L, KEYS[5 * i + 3]), backlog(lane, retry)
+  local code, next = 3, -1
+  if not s or s.token == token then
+    local before = moved
+    local later, sound = events(n, lane, busy, retry, collapse, e + 9, waiting ~= nil)
+    if release and waiting then sound = give(busy, lane) and sound end
+    if s and sound then
+      code, next = 0, settled(s, L, key, class, later, release, lane, retry, e)
     else
-      next = look(s, L, now, lead, lane, retry)
-      if s.til - now < ttl / 2 then
-        s.til = now + ttl
-        put(s, 'until', d(s.til))
-        redis.call('ZADD', KEYS[2], d(s.til), key)
-      end
+      code, next = unread(key, KEYS[5 * i + 3])
     end
-    tally(s, next < 0)
-    save(s, L, now)
+    waiting = waiting and waiting + moved - before
   end
   reply[#reply + 1] = code
-  reply[#reply + 1] = redis.call('ZCARD', lane) + redis.call('ZCARD', retry)
+  reply[#reply + 1] = waiting or 0
   reply[#reply + 1] = next
   e = e + 9 + 5 * n
 end

@@ -12,7 +12,8 @@
 --       each event that had no place in the index}
 -- A settled event's body is deleted before its place. So an event that has no place, and whose body is there after that was
 -- seen, has lost its place; one that is given a place after its body went is found gone by the next lease, which settles it.
--- Invariant: an event that has a place keeps it and gets no other.
+-- Invariant: an event that has a place keeps it and gets no other; one of a key whose sets can't be read is left to whoever
+--       mends them.
 --
 -- cat common.lua waiting.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
 local ok = epoch(KEYS[1], ARGV[1])
@@ -25,26 +26,34 @@ if e[2] and e[2] ~= me and til > now then return {0, now, 0, til - now, verified
 
 local function sequence(member) return string.match(member, '^%d+') end
 
--- retries answers the sequences of a key's retry, read once in a call.
+-- retries answers the sequences of a key's retry, read once in a call; nil if it is no sorted set.
 local read = {}
 local function retries(retry)
   local set = read[retry]
   if not set then
     set = {}
-    local members = redis.call('ZRANGE', retry, '0', '-1')
+    local members = redis.pcall('ZRANGE', retry, '0', '-1')
+    if not typed(members) then return nil end
     for i = 1, #members do set[sequence(members[i]) or ''] = true end
     read[retry] = set
   end
   return set
 end
 
--- waits says whether an event is in a set whose score is its place in the source.
+-- waits says whether an event is in a set whose score is its place in the source; nil if it is no sorted set.
 local function waits(set, seq, order)
-  local members = redis.call('ZRANGEBYSCORE', set, order, order)
+  local members = redis.pcall('ZRANGEBYSCORE', set, order, order)
+  if not typed(members) then return nil end
   for i = 1, #members do
     if sequence(members[i]) == seq then return true end
   end
   return false
+end
+
+-- placed says whether an event is in one of the sets of its key. What can't be read may hold it.
+local function placed(lane, busy, retry, seq, order)
+  local there = retries(retry)
+  return not there or there[seq] or waits(lane, seq, order) ~= false or waits(busy, seq, order) ~= false
 end
 
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, verified}
@@ -52,7 +61,7 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
   local a = 7 + 5 * i
   local key, seq, member, order = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  if not waits(lane, seq, order) and not waits(busy, seq, order) and not retries(retry)[seq] then
+  if not placed(lane, busy, retry, seq, order) then
     reply[#reply + 1] = i + 1
     if add then
       insert(lane, order, member)

@@ -2,6 +2,28 @@
 --
 -- The field extra is kept by those who put events into lane and retry, and take them out of it: insert and remove sum up what
 -- changes of a key, tally writes it. What is leased has its tokens and is no part of it.
+--
+-- A key of another type than sluice writes is damaged, like a hash that isn't read: the first read of each key finds it, before
+-- anything of the entry is written, and no other entry of the call feels it.
+
+-- typed says whether a call's answer is of the type that sluice writes. Any other error is none of the key's.
+local function typed(answer)
+  if type(answer) ~= 'table' or not answer.err then return true end
+  if string.find(answer.err, 'WRONGTYPE', 1, true) then return false end
+  error(answer.err)
+end
+
+-- size answers how many events are in a set, nil if it is no sorted set.
+local function size(set)
+  local n = redis.pcall('ZCARD', set)
+  return typed(n) and n or nil
+end
+
+-- backlog answers how many events wait in lane and retry, nil if one of them is no sorted set.
+local function backlog(lane, retry)
+  local n, own = size(lane), size(retry)
+  return n and own and n + own
+end
 
 -- outlast lets a key whose state isn't read last for as long as events may wait.
 local function outlast(key, now)
@@ -18,6 +40,7 @@ local function remember(key, class, now)
 end
 
 local gained = 0 -- of the key at hand: what was put in less what was taken out, beyond one token each
+local moved = 0  -- of all keys: how many were put in less how many were taken out
 
 -- beyond answers the tokens that a member costs beyond one; one that is to be dropped takes none.
 local function beyond(member)
@@ -27,12 +50,12 @@ end
 
 -- insert puts an event into lane or retry, remove takes one out and answers how many were there.
 local function insert(set, score, member)
-  if redis.call('ZADD', set, score, member) == 1 then gained = gained + beyond(member) end
+  if redis.call('ZADD', set, score, member) == 1 then gained, moved = gained + beyond(member), moved + 1 end
 end
 
 local function remove(set, member)
   local n = redis.call('ZREM', set, member)
-  if n == 1 then gained = gained - beyond(member) end
+  if n == 1 then gained, moved = gained - beyond(member), moved - 1 end
   return n
 end
 
@@ -57,23 +80,26 @@ local function tallyUnread(key, now)
   if extra > 0 then outlast(key, now) else redis.call('HDEL', key, 'extra') end
 end
 
--- readable says whether a member, or its order, is what sluice writes; how a name is written only its reader can tell.
+-- readable answers how many fields a member has, if it and its order are what sluice writes, and else nil; how a name, the
+-- seventh, is written only its reader can tell.
 local function readable(member, order)
   order = whole(order or '0')
-  if not order or order < 0 then return false end
+  if not order or order < 0 then return nil end
   local n = 0
   for field in string.gmatch(member .. ',', '([^,]*),') do
     n = n + 1
-    if n < 7 and not (string.find(field, '^%d+$') and whole(field)) then return false end
+    if n < 7 and not (string.find(field, '^%d+$') and whole(field)) then return nil end
   end
-  return true
+  return n
 end
 
--- give moves everything leased back into the lane.
+-- give moves everything leased back into the lane; it answers false, and has moved nothing, if busy is no sorted set.
 local function give(busy, lane)
-  local b = redis.call('ZRANGE', busy, '0', '-1', 'WITHSCORES')
+  local b = redis.pcall('ZRANGE', busy, '0', '-1', 'WITHSCORES')
+  if not typed(b) then return false end
   for i = 1, #b, 2 do insert(lane, b[i + 1], b[i]) end
   if #b > 0 then redis.call('DEL', busy) end
+  return true
 end
 
 -- free ends the lease of s.
@@ -106,37 +132,42 @@ local function name(member) return string.match(member, '^%d+,%d+,%d+,%d+,%d+,%d
 -- over answers a named member as one that is to be dropped.
 local function over(member) return (string.gsub(member, ',([^,]+)$', ',!%1')) end
 
--- superseded says whether a newer event of a member's name is there.
-local function superseded(collapse, member)
+-- newest answers the newest member of a member's name: '' if there is none, false without a name, nil if collapse is no hash.
+local function newest(collapse, member)
   local n = name(member)
-  local newest = n and redis.call('HGET', collapse, n)
-  return newest and place(newest) > place(member)
+  if not n then return false end
+  local last = redis.pcall('HGET', collapse, n)
+  if not typed(last) then return nil end
+  return last or ''
+end
+
+-- superseded says whether a newer event of a member's name is there. That collapse is a hash is known.
+local function superseded(collapse, member)
+  local last = newest(collapse, member)
+  return last and place(last) > place(member)
 end
 
 -- enter puts an event into its lane, or with its own due time into retry. Of those of one name only the newest waits: an older
--- one, be it this one or the one before, goes to retry, to be dropped. It answers that one, if there is any.
-local function enter(collapse, lane, retry, member, order, due)
-  local n, dropped = name(member), nil
-  if n then
-    local last = redis.call('HGET', collapse, n)
-    if last and place(last) > place(member) then
+-- one, be it this one or the one before, goes to retry, to be dropped. It answers that one, if there is any. last is the newest.
+local function enter(last, collapse, lane, retry, member, order, due)
+  local dropped
+  if last then
+    if place(last) > place(member) then
       dropped = over(member)
       insert(retry, '0', dropped)
       return dropped
     end
-    if last and place(last) < place(member) and remove(lane, last) + remove(retry, last) > 0 then
+    if last ~= '' and place(last) < place(member) and remove(lane, last) + remove(retry, last) > 0 then
       dropped = over(last)
       insert(retry, '0', dropped)
     end
-    redis.call('HSET', collapse, n, member)
+    redis.call('HSET', collapse, name(member), member)
   end
   if due > 0 then insert(retry, d(due), member) else insert(lane, order, member) end
   return dropped
 end
 
--- leave forgets a settled event as the newest of its name.
-local function leave(collapse, member)
-  local n = name(member)
-  local last = n and redis.call('HGET', collapse, n)
-  if last and place(last) == place(member) then redis.call('HDEL', collapse, n) end
+-- leave forgets a settled event as the newest of its name, which is last.
+local function leave(last, collapse, member)
+  if last and place(last) == place(member) then redis.call('HDEL', collapse, name(member)) end
 end
