@@ -44,12 +44,12 @@ func TestProbeTriesEveryCommandOfTheScripts(t *testing.T) {
 		probed[m[1]] = true
 	}
 	for name, body := range map[string]string{
-		"common": commonLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
+		"base": baseLua, "common": commonLua, "take": takeLua, "reserve": reserveLua, "park": parkLua, "claim": claimLua, "lease": leaseLua, "settle": settleLua,
 		"epoch": epochLua, "verify": verifyLua, "charge": chargeLua,
 		"measure": measureLua, "mend": mendLua, "waiting": waitingLua, "levels": levelsLua, "explain": explainLua,
 		"purge": purgeLua, "reset": resetLua,
 	} {
-		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
+		for _, m := range regexp.MustCompile(`\bp?call\('([A-Z]+)'`).FindAllStringSubmatch(body, -1) {
 			if !probed[m[1]] {
 				t.Errorf("%s.lua uses %s, which probe.lua doesn't try", name, m[1])
 			}
@@ -119,10 +119,10 @@ func TestLeastRightsAreWhatTheScriptsUse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, call := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(string(text), -1) {
+		for _, call := range regexp.MustCompile(`\bp?call\('([A-Z]+)'`).FindAllStringSubmatch(string(text), -1) {
 			want = append(want, strings.ToLower(call[1]))
 		}
-		if n := bytes.Count(text, []byte("call(")); n != len(regexp.MustCompile(`redis\.p?call\('[A-Z]+'`).FindAll(text, -1)) {
+		if n := bytes.Count(text, []byte("call(")); n != len(regexp.MustCompile(`\bp?call\('[A-Z]+'`).FindAll(text, -1)) {
 			t.Errorf("%s calls a command that isn't written out", file)
 		}
 	}

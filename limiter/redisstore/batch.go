@@ -10,6 +10,10 @@ type batcher[Q, R any] struct {
 	most int // calls in a batch
 	run  func([]Q) ([]R, error)
 
+	// Calls whose answer is open go on, in their order, to the one that passOn gives them to. nil: all answers are good.
+	open   func(R) bool
+	passOn func([]*call[Q, R])
+
 	mu      sync.Mutex
 	waiting []*call[Q, R]
 	running bool
@@ -25,19 +29,24 @@ type call[Q, R any] struct {
 // do waits for the answer to q. When ctx ends first, q may still be carried out.
 func (b *batcher[Q, R]) do(ctx context.Context, q Q) (R, error) {
 	c := &call[Q, R]{q: q, done: make(chan struct{})}
-	b.mu.Lock()
-	b.waiting = append(b.waiting, c)
-	if !b.running {
-		b.running = true
-		go b.loop()
-	}
-	b.mu.Unlock()
+	b.add(c)
 	select {
 	case <-c.done:
 		return c.r, c.err
 	case <-ctx.Done():
 		var none R
 		return none, context.Cause(ctx)
+	}
+}
+
+// add lets calls wait for a batch.
+func (b *batcher[Q, R]) add(calls ...*call[Q, R]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(b.waiting, calls...)
+	if !b.running {
+		b.running = true
+		go b.loop()
 	}
 }
 
@@ -52,13 +61,21 @@ func (b *batcher[Q, R]) loop() {
 			qs[i] = c.q
 		}
 		rs, err := b.run(qs)
+		var open []*call[Q, R]
 		for i, c := range calls {
-			if err != nil {
+			switch {
+			case err != nil:
 				c.err = err
-			} else {
+			case b.open != nil && b.open(rs[i]):
+				open = append(open, c)
+				continue
+			default:
 				c.r = rs[i]
 			}
 			close(c.done)
+		}
+		if open != nil {
+			b.passOn(open)
 		}
 	}
 }

@@ -108,13 +108,13 @@ func batches(s *Store, spread string, users, size int) func() []reservation {
 
 func inOneCall(_ testing.TB, s *Store) func([]reservation) error {
 	return func(batch []reservation) error {
-		_, err := s.shards[0].bundle.runReserve(batch)
+		_, err := s.shards[0].bundle.decide(batch)
 		return err
 	}
 }
 
 func inOneCallEach(t testing.TB, s *Store) func([]reservation) error {
-	if err := reserveScript.Load(t.Context(), s.rdb).Err(); err != nil {
+	if err := takeScript.Load(t.Context(), s.rdb).Err(); err != nil {
 		t.Fatal(err)
 	}
 	return func(batch []reservation) error {
@@ -122,8 +122,8 @@ func inOneCallEach(t testing.TB, s *Store) func([]reservation) error {
 		for _, r := range batch {
 			sh, table := s.shard(r.key), newTable(1, func(int) *rule { return r.rule })
 			args := append([]any{sh.epoch, s.now}, table.args...)
-			args = append(args, 0, 0, 1, table.places[0], 1, r.cost, r.horizon.Microseconds())
-			reserveScript.EvalSha(t.Context(), pipe, sh.keys([]string{sh.epochKey}, r.key), args...)
+			args = append(args, 0, 1, 1, 1, 1, r.cost)
+			takeScript.EvalSha(t.Context(), pipe, []string{sh.epochKey, sh.dueKey, sh.hashKey(r.key)}, args...)
 		}
 		_, err := pipe.Exec(t.Context())
 		return err

@@ -1,13 +1,13 @@
 -- charge takes tokens that were spent while Redis was away, whatever is there.
 --
 -- KEYS  1 epoch:{tag}; then per entry: ratelimit:{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then per entry: its rule, and for each limit
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then per entry: its rule, and for each limit
 --       of that: tokens
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, number of entries that are damaged and so
 --       weren't charged}
 -- Invariant: no level is taken lower than to the debt that a second pays off, so that no key stands still for longer.
 --
--- cat common.lua charge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 1 7
+-- cat base.lua common.lua charge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 1 7
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

@@ -5,7 +5,7 @@
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, us until the next key is due (-1: none), keys...}
 -- Invariant: a key whose lanes hold events stays in due.
 --
--- cat common.lua claim.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 256
+-- cat base.lua common.lua claim.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 256
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

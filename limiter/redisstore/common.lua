@@ -1,93 +1,25 @@
--- Put before every script: reading, refilling and writing the state of one key. Times are microseconds of Redis' own
--- clock. All numbers are integers below 2^53 and are written with %d, since Lua's own conversion keeps 14 digits only. The
--- arithmetic is that of package limiter (state.go, sliding.go), which is the oracle of the tests.
---
--- ratelimit:{tag}:<key>  hash  per limit, with its name and ":" before each field unless it is a bucket per second:
---                              tokens frac den updatedAt   level at updatedAt: tokens + frac/den; negative = slots promised
---                              slice counts den updatedAt  kind sliding: tokens taken per slice of the period, newest first
---                              exp                         when the expiry that is set ends
---                              class                       the tier of the newest event in the lane; missing or empty: none
---                              opened opening              until when so many events are on their way into the lane
---                              openingExtra                what these cost beyond one token each; missing: nothing
---                              extra                       what the events of lane and retry cost beyond one token each
---                              closedUntil fails           the receiver is away until; failures in a row
---                              failure                     what the last attempt that failed has said, in short; missing: all is well
---                              holder token until          the lease of the lane
--- lane:{tag}:<key>   zset  member seq[,attempt,cost,expires,order,first[,name]]  score: place in the source
---                          a "!" before the name: a newer event of that name waits, this one is to be dropped
--- busy:{tag}:<key>   zset  the same, leased and not settled
--- retry:{tag}:<key>  zset  the same, score: the event's own due time; 0 of those to be dropped
--- collapse:{tag}:<key>  hash  name -> the newest member of that name that isn't settled
--- due:{tag}          zset  key -> time of the next look
--- epoch:{tag}        hash  id lanes since n building format (1); adopted: lanes, if that stream took another's place;
---                          verified: the bodies up to this sequence of the lane stream have their place in the index; verifier
---                          verifying: who verifies more, until when
---
--- Rules, the limits of keys, stand in ARGV from 3 on: clock tolerance us, expiry margin us, number of rules, then per rule:
--- mode (0 counted, 1 paused, 2 unlimited), number of limits, and per limit: field prefix, kind (0 bucket, 1 window, 2 leaky,
--- 3 sliding), num, den, burst, and the longest wait as tokens of refill (-1: any). An entry names its rule by its place,
--- from 1. Whoever calls by the lane's events also names the class by which it found the rule.
+-- Put behind base.lua before every script but take: reading, refilling and writing the state of one key. The arithmetic is that
+-- of package limiter (state.go, sliding.go), which is the oracle of the tests.
 
 local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whatever was computed under an older limit
-local MAX_TTL = 7776000000000    -- 90 days
 local KEEP_LANE = 3888000000000  -- the least time that a lane's class and costs are kept, when a worker looks at it
-local EXACT = 9007199254740991
 local SLICES = 20
-local HORIZON = 1000000           -- nothing is promised for later
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
-local function d(x) return string.format('%d', x) end
-
--- whole answers the number that a field holds, 0 for a missing one, nil if it is none that sluice writes.
-local function whole(s)
-  if not s then return 0 end
-  local x = tonumber(s)
-  if x and x % 1 == 0 and x <= EXACT and x >= -EXACT then return x end
-end
-
-local function clock(override)
-  if override > 0 then return override end
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2])
-end
-
--- epoch answers id-matches, since. A caller that knows another id must not touch anything.
-local function epoch(key, id)
-  local e = redis.call('HMGET', key, 'id', 'since')
-  return e[1] and e[1] == id, tonumber(e[2] or '') or 0
-end
-
--- limits answers the limits of the rule that begins at a in ARGV, and where it ends.
-local function limits(a)
-  local L = {tol = tonumber(ARGV[3]), margin = tonumber(ARGV[4]), mode = tonumber(ARGV[a])}
-  local n, fields = tonumber(ARGV[a + 1]), {}
-  for i = 1, n do
-    local b = a + 6 * i - 4
-    local p, kind = ARGV[b], tonumber(ARGV[b + 1])
-    local c = {kind = kind, num = tonumber(ARGV[b + 2]), den = tonumber(ARGV[b + 3]), burst = tonumber(ARGV[b + 4]),
-      maxWait = tonumber(ARGV[b + 5]), tokens = p .. (kind == 3 and 'slice' or 'tokens'),
-      frac = p .. (kind == 3 and 'counts' or 'frac'), denField = p .. 'den', at = p .. 'updatedAt'}
+-- prepare computes once what all entries of a rule need: the fields that a reservation reads, and all of them.
+local function prepare(L)
+  local level, all = {}, {}
+  for i = 1, #L do
+    local c = L[i]
     c.slice = ceil(c.den / SLICES)
-    c.second = kind == 1 and -(floor(HORIZON / c.den) + 1) * c.num or -c.num * HORIZON
-    L[i] = c
-    fields[4 * i - 3], fields[4 * i - 2], fields[4 * i - 1], fields[4 * i] = c.tokens, c.frac, c.denField, c.at
+    c.second = c.kind == 1 and -(floor(HORIZON / c.den) + 1) * c.num or -c.num * HORIZON
+    level[4 * i - 3], level[4 * i - 2], level[4 * i - 1], level[4 * i] = c.tokens, c.frac, c.denField, c.at
   end
-  L.plain = n == 1 and L[1].kind == 0
-  local k = 4 * n + 5
-  fields[k - 4], fields[k - 3], fields[k - 2], fields[k - 1], fields[k] =
-    'exp', 'opened', 'closedUntil', 'extra', 'openingExtra'
-  L.level = fields
-  L.all = {unpack(fields)}
-  L.all[k + 1], L.all[k + 2], L.all[k + 3], L.all[k + 4], L.all[k + 5] = 'opening', 'fails', 'token', 'until', 'class'
-  L.all[k + 6] = 'failure'
-  return L, a + 2 + 6 * n
-end
-
--- rules answers the limits of all rules of ARGV, by what entries name them, and where in ARGV they end.
-local function rules()
-  local all, a = {}, 6
-  for i = 1, tonumber(ARGV[5]) do all[d(i)], a = limits(a) end
-  return all, a
+  local k = 4 * #L + 5
+  level[k - 4], level[k - 3], level[k - 2], level[k - 1], level[k] = 'exp', 'opened', 'closedUntil', 'extra', 'openingExtra'
+  for i = 1, k do all[i] = level[i] end
+  all[k + 1], all[k + 2], all[k + 3], all[k + 4], all[k + 5] = 'opening', 'fails', 'token', 'until', 'class'
+  all[k + 6] = 'failure'
+  L.level, L.all = level, all
 end
 
 -- part answers the state of one limit from its four fields, or nil when they are damaged. hd is 0 for a missing one.
@@ -125,9 +57,10 @@ local function state(L, key, v)
   return s
 end
 
--- level reads what a reservation needs; v is that if it was read already.
-local function level(L, key, now, v)
-  v = v or redis.pcall('HMGET', key, unpack(L.level))
+-- level reads what a reservation needs.
+local function level(L, key, now)
+  if not L.level then prepare(L) end
+  local v = redis.pcall('HMGET', key, unpack(L.level))
   if v.err then return nil end
   local s = state(L, key, v)
   if s and s.opened > now then
@@ -139,6 +72,7 @@ end
 
 -- load reads everything.
 local function load(L, key)
+  if not L.all then prepare(L) end
   local v = redis.pcall('HMGET', key, unpack(L.all))
   if v.err then return nil end
   local s = state(L, key, v)

@@ -2,7 +2,7 @@
 // times and leases; the bodies of waiting events lie in JetStream).
 //
 // It implements [sluice/pipeline.Limiter] and [sluice/pipeline.Index]. Every change is one script run by Redis on its own
-// clock. Read common.lua for the stored state, then the scripts in the order of an event's way: reserve, park, claim,
+// clock. Read base.lua for the stored state, then the scripts in the order of an event's way: take, reserve, park, claim,
 // lease, settle. The state is spread over [sluice/limiter.Shards] hash tags; calls of one kind for one shard are collected
 // while one is in flight, so that callers ask one event at a time and Redis sees batches.
 //

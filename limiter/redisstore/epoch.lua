@@ -19,7 +19,7 @@
 --       sorted set: whoever is to lease it finds out. Of another lane stream's
 --       state the buckets are kept, and so is since: nothing of them is lost.
 --
--- cat common.lua waiting.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
+-- cat base.lua common.lua waiting.lua epoch.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , open 0 1764460800000000000 0
 local what, now, lanes = ARGV[1], clock(tonumber(ARGV[2])), ARGV[3]
 local FORMAT = '1'
 local e = redis.call('HMGET', KEYS[1], 'id', 'lanes', 'n', 'building', 'buildingAt', 'format', 'since', 'adopted')

@@ -1,7 +1,7 @@
 -- explain tells how a key stands: what its limits would pay, what waits, and what holds it up.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}  3 ratelimit  4 lane  5 busy  6 retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then key, its rule, the class by which that was
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then key, its rule, the class by which that was
 --       found
 -- reply {1} the epoch is another; else {0, now, 0, code (0 told, 4 the lane is of another class, which stands in the next
 --       place, -1 damaged), class, anything is known (0, 1), events waiting, those of them with their own due time, events leased,
@@ -14,7 +14,7 @@
 -- Of the events with their own due time the thousand due first are looked at for the first in the source's order.
 -- Invariant: nothing is written.
 --
--- cat common.lua waiting.lua explain.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 k 1 ''
+-- cat base.lua common.lua waiting.lua explain.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 k 1 ''
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

@@ -6,7 +6,7 @@
 --       not, or is leased: whoever holds the lease drops it)}
 -- Invariant: only an event that is to be dropped is forgotten, and none of a retry that is no sorted set.
 --
--- cat common.lua waiting.lua forget.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'retry:{s03}:k' , ID 0 7,0,1,0,7,0,!position
+-- cat base.lua common.lua waiting.lua forget.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'retry:{s03}:k' , ID 0 7,0,1,0,7,0,!position
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local reply = {0, clock(tonumber(ARGV[2])), redis.call('HINCRBY', KEYS[1], 'n', '1')}

@@ -126,26 +126,6 @@ func TestScriptAgreesWithTheModelForAllLimitsOfManyKeysInACall(t *testing.T) {
 	}
 }
 
-// groups asks for groups of one shard in one call, as reserveGroups does; nothing is parked.
-func (r *rig) groups(groups []group) (answers []answer) {
-	r.t.Helper()
-	sh := r.shard(groups[0].key)
-	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	keys, args := []string{sh.epochKey}, append(table.args, 0, 0)
-	for i, g := range groups {
-		keys = sh.keys(keys, g.key)
-		args = append(args, 1, table.places[i], len(g.members), g.cost, g.horizon.Microseconds())
-	}
-	rep, err := sh.run(reserveScript, keys, args)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for i, v := range rep.values {
-		answers = append(answers, readAnswer(v, int64(len(groups[i].members))))
-	}
-	return answers
-}
-
 func TestKeysOfDifferentLimitsGoInOneCall(t *testing.T) {
 	r, limits := newLimitedRig(t, "3/h")
 	keys := keysOfShard(r, 20)

@@ -2,7 +2,7 @@
 -- many events of given lanes could be pushed now.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per lane: ratelimit lane retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
 --       grace us: how long a lane is due before it counts; most lanes to show; where those begin, in millionths of the way
 --       from the longest due to the last; then per lane: its rule, its class
 -- reply {1} the epoch is another, nothing was written; else {0, now, 0, lanes, lanes that nobody takes, us for which the
@@ -10,7 +10,7 @@
 --       its class if that is another}}
 -- Invariant: nothing is written. What it costs doesn't grow with the number of lanes or of events.
 --
--- cat common.lua waiting.lua measure.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 350000 16 0
+-- cat base.lua common.lua waiting.lua measure.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 350000 16 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

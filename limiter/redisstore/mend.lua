@@ -17,7 +17,7 @@
 --       (below 0: until it ends, the whole clock without one), 1: collapse is a hash}, else {1: done}}
 -- Invariant: what a live lease holds stays with it; a lane in which anything was mended stays in due.
 --
--- cat common.lua waiting.lua mend.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 k look 0 '' 0
+-- cat base.lua common.lua waiting.lua mend.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 k look 0 '' 0
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

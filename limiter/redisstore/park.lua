@@ -1,7 +1,7 @@
 -- park adds events, whose bodies are stored, to their lanes.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry collapse, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
 --       lead us: how long before its slot a lane is looked at
 --       then per event: key, its rule, its class (tier), member, order, counted (1: reserve counted it), after us (own due time, 0: none),
 --       sleep us (the receiver is away for so long, 0: it isn't), what its attempt failed with ('': none did)
@@ -11,7 +11,7 @@
 -- Invariant: repeating a call changes nothing; an event that is leased stays leased; of those of one name that wait, all
 --       but the newest are to be dropped.
 --
--- cat common.lua waiting.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 k 1 '' 7 7 0 0 0 ''
+-- cat base.lua common.lua waiting.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 k 1 '' 7 7 0 0 0 ''
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

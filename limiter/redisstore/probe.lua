@@ -6,7 +6,7 @@
 -- reply {0, then per command that failed: its name}
 -- Invariant: nothing but the two keys is touched, and they are gone at the end.
 --
--- cat common.lua probe.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'ratelimit:{s00}:probe' 'lane:{s00}:probe'
+-- cat base.lua common.lua probe.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'ratelimit:{s00}:probe' 'lane:{s00}:probe'
 local hash, set = KEYS[1], KEYS[2]
 local denied = {}
 

@@ -2,14 +2,14 @@
 -- up. While a worker holds the lane it gets no more events, so that it gives the lane back.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}  3 ratelimit  4 lane  5 busy  6 retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then key, its rule, holder, lease us, token of
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then key, its rule, holder, lease us, token of
 --       the lease held (0: a new one), most events, us for which a worker that holds the lane gets no more
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, code (0 asked, 2 held by another, 3 the lease
 --       has passed to another, -1 damaged: nothing was changed), token (0: not granted), events waiting before, holder of the lease
 --       before, then per event: member, order}
 -- Invariant: an event is leased to one at a time; limits, and what is kept of the receiver's failures, stay as they are.
 --
--- cat common.lua waiting.lua purge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 k 1 me 5000000 0 10 1000000
+-- cat base.lua common.lua waiting.lua purge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 k 1 me 5000000 0 10 1000000
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

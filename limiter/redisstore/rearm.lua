@@ -8,7 +8,7 @@
 -- Invariant: nothing is moved later, and nothing that is due within a second, which needs no help; repeating a call changes
 --       nothing.
 --
--- cat common.lua rearm.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 0 0 256 k
+-- cat base.lua common.lua rearm.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' , ID 0 0 0 256 k
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

@@ -3,7 +3,9 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,7 +23,8 @@ type reservation struct {
 // reserved is the answer to one reservation.
 type reserved struct {
 	limiter.Decision
-	err error
+	err  error
+	open bool // of take: for reserve to say
 }
 
 // Reserve asks for cost tokens of key for an event in a tier ("": none), at a slot at most horizon (1 s at most) ahead; a
@@ -35,7 +38,12 @@ func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horiz
 	if s.opt.MaxWait > 0 {
 		horizon = min(horizon, s.opt.MaxWait)
 	}
-	r, err := s.shard(key).bundle.reserve.do(ctx, reservation{key, rule, cost, min(horizon, time.Second)})
+	b := s.shard(key).bundle
+	way := b.reserve
+	if rule.plain && horizon >= 0 && !b.detours.has(key) {
+		way = b.take
+	}
+	r, err := way.do(ctx, reservation{key, rule, cost, min(horizon, time.Second)})
 	if err == nil {
 		err = r.err
 	}
@@ -47,8 +55,9 @@ func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horiz
 // the keys of one shard in a call only.
 type bundle struct {
 	*Store
-	reserve *batcher[reservation, reserved]
-	clock   clock
+	take, reserve *batcher[reservation, reserved]
+	detours       detours
+	clock         clock
 }
 
 // bundlesOf is how many bundles a server gets.
@@ -61,12 +70,24 @@ func (s *Store) bundleShards() {
 	}
 	bundles := make([]*bundle, n)
 	for i := range bundles {
-		b := &bundle{Store: s}
+		b := &bundle{Store: s, detours: detours{seed: maphash.MakeSeed()}}
 		b.reserve = &batcher[reservation, reserved]{most: 4 * maxKeys, run: b.runReserve}
+		b.take = &batcher[reservation, reserved]{
+			most: 4 * maxKeys, run: b.runTake,
+			open: func(r reserved) bool { return r.open }, passOn: b.passOn,
+		}
 		bundles[i] = b
 	}
 	for i, sh := range s.shards {
 		sh.bundle = bundles[i*n/limiter.Shards]
+	}
+}
+
+// passOn lets reserve answer what take left open, before any later events of these keys.
+func (b *bundle) passOn(calls []*call[reservation, reserved]) {
+	b.reserve.add(calls...)
+	for _, c := range calls {
+		b.detours.add(c.q.key)
 	}
 }
 
@@ -75,6 +96,7 @@ type group struct {
 	reservation
 	shard   *shard
 	members []int // places in the batch
+	alike   alike // of take
 }
 
 // runReserve carries out a batch in one call for each 256 keys.
@@ -91,18 +113,16 @@ func (b *bundle) runReserve(batch []reservation) ([]reserved, error) {
 		groups[g].members = append(groups[g].members, i)
 	}
 	out := make([]reserved, len(batch))
-	for len(groups) > 0 {
-		n := min(len(groups), maxKeys)
-		if err := b.reserveGroups(groups[:n], out); err != nil {
+	for groups := range slices.Chunk(groups, maxKeys) {
+		if err := b.inEpochs(groups, out, b.reserveGroups); err != nil {
 			return nil, err
 		}
-		groups = groups[n:]
 	}
 	return out, nil
 }
 
-// reserveGroups makes one call for the groups whose shards' epochs are known.
-func (b *bundle) reserveGroups(groups []group, out []reserved) error {
+// inEpochs lets call carry out the groups whose shards' epochs are known.
+func (b *bundle) inEpochs(groups []group, out []reserved, call func(*epochs, []group, []reserved) error) error {
 	if b.alone { // nobody else begins them
 		if err := b.begin(); err != nil {
 			return err
@@ -122,23 +142,17 @@ func (b *bundle) reserveGroups(groups []group, out []reserved) error {
 	if len(able) == 0 {
 		return nil
 	}
-	r, err := b.reserveCall(shards, able)
+	err := call(shards, able, out)
 	if b.alone && errors.Is(err, ErrEpoch) {
 		if err = b.begin(); err == nil {
 			again := newEpochs()
 			for _, g := range able {
 				again.add(g.shard)
 			}
-			r, err = b.reserveCall(again, able)
+			err = call(again, able, out)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	for i, g := range able {
-		b.answer(g, readAnswer(r.values[i], int64(len(g.members))), r, out)
-	}
-	return nil
+	return err
 }
 
 // answer tells the members of a group what became of them.
@@ -183,8 +197,16 @@ func (e *epochs) add(sh *shard) bool {
 	return true
 }
 
-// reserveCall runs the script. The values of the reply are those of the groups.
-func (b *bundle) reserveCall(of *epochs, groups []group) (r reply, err error) {
+// furtherIDs appends the ids of all but the first.
+func (e *epochs) furtherIDs(args []any) []any {
+	for _, id := range e.ids[1:] {
+		args = append(args, id)
+	}
+	return args
+}
+
+// reserveGroups makes one call for groups of shards whose epochs are known.
+func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error {
 	keys := make([]string, 0, len(of.shards)+4*len(groups))
 	for _, sh := range of.shards {
 		keys = append(keys, sh.epochKey)
@@ -197,11 +219,8 @@ func (b *bundle) reserveCall(of *epochs, groups []group) (r reply, err error) {
 		waiting = b.opt.KeyMaxWaiting
 	}
 	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	args := append(make([]any, 0, 4+len(table.args)+len(of.ids)+5*len(groups)), of.ids[0], b.now)
-	args = append(append(args, table.args...), waiting, len(of.ids)-1)
-	for _, id := range of.ids[1:] {
-		args = append(args, id)
-	}
+	args := append(b.callArgs(of, table, 2+len(of.ids)+5*len(groups)), waiting, len(of.ids)-1)
+	args = of.furtherIDs(args)
 	for i, g := range groups {
 		keys = g.shard.keys(keys, g.key)
 		horizon := int64(-1)
@@ -210,11 +229,29 @@ func (b *bundle) reserveCall(of *epochs, groups []group) (r reply, err error) {
 		}
 		args = append(args, of.places[g.shard], table.places[i], len(g.members), g.cost, horizon)
 	}
-	b.metrics.keys.Observe(float64(len(groups)))
+	r, err := b.callEpochs(reserveScript, of, keys, args, len(groups))
+	if err != nil {
+		return err
+	}
+	for i, g := range groups {
+		b.answer(g, readAnswer(r.values[i]), r, out)
+	}
+	return nil
+}
+
+// callArgs are the arguments of a call up to its script's own, of which there may be so many more.
+func (b *bundle) callArgs(of *epochs, table table, more int) []any {
+	args := append(make([]any, 0, 2+len(table.args)+more), of.ids[0], b.now)
+	return append(args, table.args...)
+}
+
+// callEpochs runs a script for entries of these shards. The values of the reply are those of the entries.
+func (b *bundle) callEpochs(sc *redis.Script, of *epochs, keys []string, args []any, entries int) (r reply, err error) {
+	b.metrics.keys.Observe(float64(entries))
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	sent := time.Now()
-	values, err := b.call(ctx, reserveScript, len(of.shards), keys, args)
+	values, err := b.call(ctx, sc, len(of.shards), keys, args)
 	received := time.Now()
 	if err != nil {
 		return r, err
@@ -245,11 +282,7 @@ type answer struct {
 	slots                 []any // us until each promised slot
 }
 
-// readAnswer reads the script's answer to n events.
-func readAnswer(value any, n int64) answer {
-	if tokens, all := value.(int64); all {
-		return answer{granted: n, wait: -1, tokens: tokens}
-	}
+func readAnswer(value any) answer {
 	v, _ := value.([]any)
 	return answer{
 		integer(v[0]), integer(v[1]), integer(v[2]), integer(v[3]), integer(v[4]), integer(v[5]), integer(v[6]),

@@ -1,12 +1,12 @@
 -- reserve takes tokens for new events, now or at a slot within the horizon, or says that they have to wait.
 --
 -- KEYS  1 epoch:{tag}, then those of further shards, which only a single Redis may have in one call; then per entry: ratelimit:{tag}:<key> lane:{tag}:<key> busy:{tag}:<key> retry:{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
 --       most events of a key that wait (-1: any), number of further shards, the epoch id of each, then per entry: the
 --       place of its shard, from 1; its rule; n, the number of events; cost, the tokens of each; horizon us (-1: grant
 --       nothing)
 -- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, calls, then per further shard:
---       calls, then per entry the whole tokens before, if all were granted by a single bucket, else
+--       calls, then per entry
 --       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
 --       one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that limit's
 --       place from 0, what the events ahead cost beyond one token each, then in how many us each promised slot is}}; what is neither granted, promised nor parked would wait
@@ -14,7 +14,7 @@
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --
--- cat common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 -1 0 1 1 1 1 1000000
+-- cat base.lua common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 -1 0 1 1 1 1 1000000
 local all, a = rules()
 local maxWaiting, shards = tonumber(ARGV[a]), 1 + tonumber(ARGV[a + 1])
 local sinces, others, wrote = {}, {1}, {}
@@ -105,53 +105,13 @@ local function entry(s, n, price, horizon, lane, busy, retry)
   return out
 end
 
--- quick is entry for most entries there are: of one bucket, whose fields are v, that pays for all of them, and a key of which
--- nothing else is known. It answers the tokens before, or nil for any other entry, and has changed nothing then.
-local function quick(key, v, n, price, lane, busy, retry)
-  if v[6] or v[7] or v[8] or v[9] then return nil end
-  local c = L[1]
-  local w, f, at, exp = c.burst, 0, now, 0
-  local known = v[1] or v[2] or v[3] or v[4] or v[5]
-  if known then
-    w, f, at, exp = whole(v[1]), whole(v[2]), whole(v[4]), whole(v[5])
-    if not (w and f and at and exp and v[1] and v[2] and v[4]) or whole(v[3]) ~= c.den then return nil end
-    local gone = now - at
-    if w < 0 or f < 0 or f >= c.den or gone < 0 then return nil end
-    if w >= c.burst or gone >= ceil(((c.burst - w) * c.den - f) / c.num) then
-      w, f = c.burst, 0
-    else
-      local u = f + gone * c.num
-      w, f = w + floor(u / c.den), u % c.den
-    end
-  elseif since ~= 0 then
-    return nil
-  end
-  if n * price > w or redis.call('EXISTS', lane, busy, retry) > 0 then return nil end
-  local after = w - n * price
-  local need = now + ceil(((c.burst - after) * c.den - f) / c.num)
-  wrote[place] = true
-  if known and exp >= need and exp > now then
-    redis.call('HSET', key, c.tokens, d(after), c.frac, d(f), c.at, d(now))
-  else
-    local ttl = min(max(need + L.margin, exp) - now, MAX_TTL)
-    redis.call('HSET', key, c.tokens, d(after), c.frac, d(f), c.at, d(now), c.denField, d(c.den), 'exp', d(now + ttl))
-    redis.call('PEXPIRE', key, d(ceil(ttl / 1000)))
-  end
-  return w
-end
-
 for i = 0, (#KEYS - shards) / 4 - 1 do
   local e, k = a + 1 + shards + 5 * i, shards + 1 + 4 * i
   local n, price, horizon = tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
   place = tonumber(ARGV[e])
   L, since = all[ARGV[e + 1]], sinces[place]
-  local v = redis.pcall('HMGET', KEYS[k], unpack(L.level))
-  local out = L.plain and horizon >= 0 and not v.err and quick(KEYS[k], v, n, price, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3])
-  if not out then
-    local s = level(L, KEYS[k], now, v)
-    out = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or damaged(n)
-  end
-  reply[3 + shards + i] = out
+  local s = level(L, KEYS[k], now)
+  reply[3 + shards + i] = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or damaged(n)
 end
 for i = 1, shards do reply[2 + i] = wrote[i] and redis.call('HINCRBY', KEYS[i], 'n', '1') or 0 end
 return reply

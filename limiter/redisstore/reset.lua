@@ -6,7 +6,7 @@
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, fields that were forgotten}
 -- Invariant: no event is moved; what is damaged is forgotten, too.
 --
--- cat common.lua reset.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' , ID 0 k
+-- cat base.lua common.lua reset.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' , ID 0 k
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,6 +99,7 @@ func (r *rig) at(t int64) { r.now = start + t }
 func (r *rig) use(c limiter.Class) {
 	changed := *r.rule("", "")
 	changed.args = []any{modeCounted, 1, "", int(c.Kind), c.Num, c.Den, c.Burst, -1}
+	changed.plain = c.Kind == limiter.Bucket
 	r.setRule(&changed)
 }
 
@@ -116,24 +118,125 @@ func (r *rig) ruled(key string) (args []any, place int) {
 // ask asks for n events of one token each and returns the raw answer; nothing is parked.
 func (r *rig) ask(key string, n int64, horizon int64) answer {
 	r.t.Helper()
-	sh := r.shard(key)
-	args, place := r.ruled(key)
-	args = append(args, 0, 0, 1, place, n, 1, horizon)
-	rep, err := sh.run(reserveScript, sh.keys([]string{sh.epochKey}, key), args)
+	return r.groups([]group{{
+		reservation: reservation{key, r.rule(key, ""), 1, micros(horizon)}, members: make([]int, n),
+	}})[0]
+}
+
+// groups asks for groups of one shard, each of another key: take first, where it may be asked, then reserve for what is left
+// open. Nothing is parked.
+func (r *rig) groups(groups []group) []answer {
+	r.t.Helper()
+	answers := make([]answer, len(groups))
+	var left []int
+	for i, g := range groups {
+		before := int64(-1)
+		if g.rule.plain && g.horizon >= 0 {
+			before = r.taken(g)
+		}
+		if answers[i] = (answer{granted: int64(len(g.members)), wait: -1, tokens: before}); before < 0 {
+			left = append(left, i)
+		}
+	}
+	if len(left) == 0 {
+		return answers
+	}
+	rest := make([]group, len(left))
+	for i, of := range left {
+		rest[i] = groups[of]
+	}
+	for i, a := range r.reserved(rest...) {
+		answers[left[i]] = a
+	}
+	return answers
+}
+
+// reserved is what reserve answers to groups of one shard; nothing is parked.
+func (r *rig) reserved(groups ...group) (answers []answer) {
+	r.t.Helper()
+	sh := r.shard(groups[0].key)
+	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
+	keys, args := []string{sh.epochKey}, append(table.args, 0, 0)
+	for i, g := range groups {
+		keys = sh.keys(keys, g.key)
+		horizon := int64(-1)
+		if g.horizon >= 0 {
+			horizon = g.horizon.Microseconds()
+		}
+		args = append(args, 1, table.places[i], len(g.members), g.cost, horizon)
+	}
+	rep, err := sh.run(reserveScript, keys, args)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return readAnswer(rep.values[0], n)
+	for _, v := range rep.values {
+		answers = append(answers, readAnswer(v))
+	}
+	return answers
 }
 
-// decide carries out a batch of reservations in the bundle of key.
+// taken is what take answers to one group.
+func (r *rig) taken(g group) int64 {
+	r.t.Helper()
+	sh := r.shard(g.key)
+	table := newTable(1, func(int) *rule { return g.rule })
+	args := append(table.args, 0, 1, 1, 1, len(g.members), g.cost)
+	rep, err := sh.run(takeScript, []string{sh.epochKey, sh.dueKey, sh.hashKey(g.key)}, args)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return integer(rep.values[0])
+}
+
+// decide carries out a batch of reservations of one bundle as Reserve does, and returns the first error beside all answers.
 func (s *Store) decide(key string, batch []reservation) ([]limiter.Decision, error) {
-	answers, err := s.shard(key).bundle.runReserve(batch)
+	answers, err := s.shard(key).bundle.decide(batch)
 	out := make([]limiter.Decision, len(answers))
 	for i, a := range answers {
 		out[i], err = a.Decision, errors.Join(err, a.err)
 	}
 	return out, err
+}
+
+func (b *bundle) decide(batch []reservation) ([]reserved, error) {
+	out := make([]reserved, len(batch))
+	var taken, left []int
+	for i, r := range batch {
+		if r.rule.plain && r.horizon >= 0 && !b.detours.has(r.key) {
+			taken = append(taken, i)
+		} else {
+			left = append(left, i)
+		}
+	}
+	ask := func(of []int, run func([]reservation) ([]reserved, error)) error {
+		if len(of) == 0 {
+			return nil
+		}
+		part := make([]reservation, len(of))
+		for i, at := range of {
+			part[i] = batch[at]
+		}
+		answers, err := run(part)
+		for i, a := range answers {
+			out[of[i]] = a
+		}
+		return err
+	}
+	err := ask(taken, b.runTake)
+	for _, i := range taken {
+		if out[i].open {
+			left = append(left, i)
+			b.detours.add(batch[i].key)
+		}
+	}
+	slices.Sort(left)
+	if err == nil {
+		err = ask(left, b.runReserve)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (r *rig) hash(key string) map[string]string {

@@ -12,14 +12,15 @@ import (
 // rule is a ruling as the scripts take it.
 type rule struct {
 	ruling    *limiter.Ruling
-	args      []any // see common.lua
+	args      []any // see base.lua
 	maxCost   int64 // what costs more is never paid
 	unlimited bool
+	plain     bool          // one bucket, which is all that take knows
 	every     time.Duration // one token's time of the quickest limit; 0: nothing accrues, or none may come late
 	each      time.Duration // one token's time of the slowest limit: what a token adds to the wait of those behind it
 }
 
-// The modes of common.lua.
+// The modes of base.lua.
 const (
 	modeCounted = iota
 	modePaused
@@ -29,6 +30,7 @@ const (
 func newRule(ruling *limiter.Ruling, maxWait time.Duration) (*rule, error) {
 	limits := ruling.Limits
 	r := &rule{ruling: ruling, maxCost: limits.MaxCost(), unlimited: limits.Unlimited()}
+	r.plain = len(limits) == 1 && limits[0].Kind == limiter.Bucket && !limits.Unlimited() && !limits.Paused()
 	mode := modeCounted
 	switch {
 	case limits.Unlimited():

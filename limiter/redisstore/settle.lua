@@ -1,7 +1,7 @@
 -- settle says what became of leased events, and ends the lease if asked.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see common.lua), then
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
 --       lead us, lease us,
 --       then per entry: key, its rule, its class, token, release (0, 1), healthy (0, 1), sleep us (0: the receiver is not away), what an
 --       attempt failed with ('': none did), number of events, and per event: member as leased, fate (0 done, 1 back), member as it goes back, order, after us
@@ -11,7 +11,7 @@
 -- Invariant: repeating a call changes nothing; only the holder of the lease changes anything; a lane with events stays in
 --       due.
 --
--- cat common.lua waiting.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 5000000 k 1 '' TOKEN 1 1 0 '' 1 7 0 7 7 0
+-- cat base.lua common.lua waiting.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 5000000 k 1 '' TOKEN 1 1 0 '' 1 7 0 7 7 0
 local ok, since = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))

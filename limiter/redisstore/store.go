@@ -35,10 +35,14 @@ const (
 var ErrEpoch = errors.New("the state in Redis is being rebuilt")
 
 var (
+	//go:embed base.lua
+	baseLua string
 	//go:embed common.lua
 	commonLua string
 	//go:embed waiting.lua
 	waitingLua string
+	//go:embed take.lua
+	takeLua string
 	//go:embed reserve.lua
 	reserveLua string
 	//go:embed park.lua
@@ -73,12 +77,13 @@ var (
 	resetLua string
 )
 
-func script(body string) *redis.Script { return redis.NewScript(commonLua + body) }
+func script(body string) *redis.Script { return redis.NewScript(baseLua + commonLua + body) }
 
 // laneScript is a script that moves events of lanes.
 func laneScript(body string) *redis.Script { return script(waitingLua + body) }
 
 var (
+	takeScript    = redis.NewScript(baseLua + takeLua)
 	reserveScript = script(reserveLua)
 	parkScript    = laneScript(parkLua)
 	claimScript   = script(claimLua)
@@ -216,6 +221,11 @@ func (s *Store) Healthy() bool { return !s.away.Load() }
 // keys appends the four keys of one event's key in the order that all scripts expect.
 func (sh *shard) keys(to []string, key string) []string {
 	return sh.keysOf(to, limiter.EncodeKey(key))
+}
+
+// hashKey is the first of keys.
+func (sh *shard) hashKey(key string) string {
+	return sh.prefix + "ratelimit:" + sh.tag + ":" + limiter.EncodeKey(key)
 }
 
 // keysOf is keys for an encoded key.

@@ -15,7 +15,7 @@
 -- Invariant: an event that has a place keeps it and gets no other; one of a key whose sets can't be read is left to whoever
 --       mends them.
 --
--- cat common.lua waiting.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
+-- cat base.lua common.lua waiting.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
