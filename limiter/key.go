@@ -23,9 +23,14 @@ func Shard(key string) int {
 }
 
 // Tag is the name of a shard as it stands in Redis keys (between braces) and in lane subjects: s00 to s15.
-func Tag(shard int) string {
-	return fmt.Sprintf("s%02d", shard)
-}
+func Tag(shard int) string { return tags[shard] }
+
+var tags = func() (all [Shards]string) {
+	for i := range all {
+		all[i] = fmt.Sprintf("s%02d", i)
+	}
+	return all
+}()
 
 const hexDigits = "0123456789ABCDEF"
 

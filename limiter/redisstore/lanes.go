@@ -18,36 +18,82 @@ func (s *Store) Park(ctx context.Context, r pipeline.ParkRequest) (pipeline.Lane
 	return s.shard(r.Key).park.do(ctx, r)
 }
 
+// parking is the events of one entry, as places in the batch. Those of a key go together, but for those that say more of it.
+type parking struct {
+	pipeline.ParkRequest // the first
+	events               []int
+}
+
+func parkings(batch []pipeline.ParkRequest) (all []parking) {
+	type lane struct{ key, tier string }
+	at := make(map[lane]int, len(batch))
+	for i, r := range batch {
+		if r.Sleep > 0 || r.Failure != "" || r.Entry.Collapse != "" {
+			all = append(all, parking{r, []int{i}})
+			continue
+		}
+		lane := lane{r.Key, r.Tier}
+		p, ok := at[lane]
+		if !ok {
+			p = len(all)
+			at[lane] = p
+			all = append(all, parking{ParkRequest: r})
+		}
+		all[p].events = append(all[p].events, i)
+	}
+	return all
+}
+
 func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, error) {
-	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
+	parkings := parkings(batch)
+	keys := append(make([]string, 0, 2+5*len(parkings)), sh.epochKey, sh.dueKey)
 	sh.ruling.RLock()
 	defer sh.ruling.RUnlock()
-	table := newTable(len(batch), func(i int) *rule { return sh.rule(batch[i].Key, batch[i].Tier) })
-	args := append(slices.Grow(table.args, 1+9*len(batch)), lead.Microseconds())
-	for i, r := range batch {
-		keys = sh.laneKeys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, member(r.Entry), r.Entry.Order, bit(r.Counted),
-			r.After.Microseconds(), r.Sleep.Microseconds(), r.Failure)
+	table := newTable(len(parkings), func(i int) *rule { return sh.rule(parkings[i].Key, parkings[i].Tier) })
+	args := append(slices.Grow(table.args, 1+6*len(parkings)+4*len(batch)), lead.Microseconds())
+	for i, p := range parkings {
+		keys = sh.laneKeys(keys, p.Key)
+		args = append(args, limiter.EncodeKey(p.Key), table.places[i], p.Tier, p.Sleep.Microseconds(), p.Failure, len(p.events))
+		for _, event := range p.events {
+			r := batch[event]
+			args = append(args, member(r.Entry), r.Entry.Order, bit(r.Counted), r.After.Microseconds())
+		}
 	}
 	r, err := sh.run(parkScript, keys, args)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]pipeline.LaneInfo, len(batch))
-	for i := range out {
-		out[i] = sh.laneInfo(r.values[4*i], r.values[4*i+1])
-		if out[i].Waiting < 0 {
-			sh.damaged(batch[i].Key)
-			out[i].Waiting = 1 // others of the key wait with it
-		}
-		out[i].Extra = integer(r.values[4*i+2])
-		if m, _ := r.values[4*i+3].(string); m != "" {
-			if out[i].Collapsed, err = collapsed(m); err != nil {
-				sh.damaged(batch[i].Key) // the event itself has its place; the other stays until the lane is mended
-			}
-		}
+	values := r.values
+	for _, p := range parkings {
+		values = sh.parked(p, values, out)
 	}
 	return out, nil
+}
+
+// parked tells the events of an entry what became of them, and answers the values behind the entry's.
+func (sh *shard) parked(p parking, values []any, out []pipeline.LaneInfo) []any {
+	info := sh.laneInfo(values[0], values[1])
+	if info.Waiting < 0 {
+		sh.damaged(p.Key)
+		info.Waiting = 1 // others of the key wait with it
+	}
+	info.Extra = integer(values[2])
+	for _, event := range p.events {
+		out[event] = info
+	}
+	dropped := integer(values[3])
+	values = values[4:]
+	for range dropped {
+		event := p.events[integer(values[0])-1]
+		over, _ := values[1].(string)
+		var err error
+		if out[event].Collapsed, err = collapsed(over); err != nil {
+			sh.damaged(p.Key) // the event itself has its place; the other stays until the lane is mended
+		}
+		values = values[2:]
+	}
+	return values
 }
 
 func (sh *shard) laneInfo(waiting, next any) pipeline.LaneInfo {
