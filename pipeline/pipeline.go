@@ -129,8 +129,13 @@ func (w *Worker) Run(ctx context.Context) error {
 // only probes are pushed.
 func (w *Worker) DestinationAway() (since time.Time, away bool) { return w.destination.isAway() }
 
-// pull hands every event of the source to a goroutine of its own; the source bounds how many there are.
+// pull hands every event of the source to a goroutine that has it alone; the source bounds how many there are.
 func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error {
+	crew := newCrew(running, func(p pulled) {
+		defer p.turn.end()
+		w.handle(p.turn.ctx, hard, p.d)
+	})
+	defer crew.dismiss()
 	for {
 		if w.destination.await(fromSource) != nil {
 			return nil
@@ -150,11 +155,14 @@ func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error
 			d.HandBack()
 			return nil
 		}
-		running.Go(func() {
-			defer turn.end()
-			w.handle(turn.ctx, hard, d)
-		})
+		crew.give(pulled{turn, d})
 	}
+}
+
+// pulled is an event with the leave to begin it.
+type pulled struct {
+	turn turn
+	d    Delivery
 }
 
 // handle carries one event from received to settled: read its key, take its tokens, push it; or put it into its lane. It is
