@@ -222,6 +222,8 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	waiting.changed(func(string) bool { return true }) // limits may have changed while no worker ran
 	background.Go(func() { waiting.run(running) })
 	background.Go(func() { store.Run(running) })
+	keeper := stream.NewKeeper(js, sc, lanes, dead, w.log, store.Follow)
+	background.Go(func() { keeper.Run(running) })
 	background.Go(func() { fleet.Run(running) })
 
 	source, err := stream.OpenSource(ctx, js, sc, w.log)

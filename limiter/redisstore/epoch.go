@@ -153,15 +153,19 @@ func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error
 	if len(building) == 0 {
 		return errBuilding
 	}
-	start, n := time.Now(), 0
+	start, n, gone := time.Now(), 0, int64(0)
 	for _, b := range building {
 		if !b.adopts {
 			continue
 		}
 		fresh = false
-		if err := b.drop(ctx); err != nil {
+		dropped, err := b.drop(ctx)
+		if gone += dropped; err != nil {
 			return err
 		}
+	}
+	if gone > 0 {
+		s.opt.Log.Error("events waited in a lane stream that is deleted, and are lost with it", "events", gone)
 	}
 	err := s.opt.Bodies.Each(ctx, func(ev *pipeline.Event, seq uint64) error {
 		b := building[s.shard(ev.Key)]
@@ -199,20 +203,22 @@ type indexing struct {
 	args   []any
 }
 
-// drop removes the lanes of another stream. Their bodies are gone with it: each place would take a token and find none.
-func (b *indexing) drop(ctx context.Context) error {
+// drop removes the lanes of another stream, and answers how many events they held. Their bodies are gone with it: each place
+// would take a token and find none.
+func (b *indexing) drop(ctx context.Context) (events int64, err error) {
 	var lanes []string
 	var tokens []any
 	for {
 		v, err := b.epochCall(ctx, lanes, append([]any{"drop", b.name}, tokens...)...)
 		if err != nil {
-			return err
+			return events, err
 		}
 		if integer(v[0]) == 0 {
-			return errBuilding
+			return events, errBuilding
 		}
-		if lanes, tokens = lanes[:0], v[1:]; len(tokens) == 0 {
-			return nil
+		events += integer(v[1])
+		if lanes, tokens = lanes[:0], v[2:]; len(tokens) == 0 {
+			return events, nil
 		}
 		for _, token := range tokens {
 			token, _ := token.(string)

@@ -12,7 +12,7 @@
 -- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
 --       version of sluice wrote it: nothing may be touched)
 --       build: {1, 1: the state is that of another lane stream, whose lanes are to be dropped first} begun, {0} another's
---       build is alive; drop: {1, keys of further lanes to drop...}; index, finish: {1}; all three {0}: the build is no longer
+--       build is alive; drop: {1, events dropped, keys of further lanes to drop...}; index, finish: {1}; all three {0}: the build is no longer
 --       this one: stop
 --       begin: {1, id, calls}, {0} (the state belongs to a pipeline) or {2, format}
 -- Invariant: the id appears only after every body of the lane stream was indexed under one build, but those of a lane that is no
@@ -53,12 +53,14 @@ end
 if e[4] ~= ARGV[4] or e[2] ~= lanes then return {0} end
 if what == 'drop' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
+  local events = 0
   for i = 3, #KEYS, 5 do
+    events = events + (backlog(KEYS[i + 1], KEYS[i + 3]) or 0) + (size(KEYS[i + 2]) or 0)
     redis.pcall('HDEL', KEYS[i], 'extra')
     redis.call('UNLINK', KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4])
   end
   if #KEYS > 2 then redis.call('ZREM', KEYS[2], unpack(ARGV, 5)) end
-  return {1, unpack(redis.call('ZRANGE', KEYS[2], '0', '255'))}
+  return {1, events, unpack(redis.call('ZRANGE', KEYS[2], '0', '255'))}
 elseif what == 'index' then
   redis.call('HSET', KEYS[1], 'buildingAt', d(now))
   for i = 0, (#KEYS - 2) / 2 - 1 do

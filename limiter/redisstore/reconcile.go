@@ -56,12 +56,17 @@ func (s *Store) reconcile(ctx context.Context) {
 	}
 }
 
-// follow lets the state be opened anew if it belongs to another lane stream than the one that there is.
+// Follow lets the state be opened anew if it belongs to another lane stream than the one that there is, as far as the bodies
+// know. By itself the store finds out within seconds.
+func (s *Store) Follow() { s.follow(s.opt.Bodies.Created()) }
+
 func (s *Store) follow(created int64) {
 	if created == s.created.Load() {
 		return
 	}
-	s.opt.Log.Warn("the lane stream was created anew; the lane index is built anew")
+	if s.followed.Swap(created) != created {
+		s.opt.Log.Warn("the lane stream was created anew; the lane index is built anew")
+	}
 	for _, sh := range s.shards {
 		sh.mu.Lock()
 		id := sh.epoch

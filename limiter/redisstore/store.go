@@ -139,7 +139,8 @@ type Store struct {
 	tries   atomic.Int64
 	opening sync.Mutex // one Open at a time
 
-	created atomic.Int64 // creation time of the lane stream that the state was opened for
+	created  atomic.Int64 // creation time of the lane stream that the state was opened for
+	followed atomic.Int64 // that of the stream for which it was last to be opened anew
 
 	promisesPassed atomic.Bool // see passed
 

@@ -125,15 +125,21 @@ const (
 )
 
 func ensureLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (Action, error) {
+	return ensureOwn(ctx, js, cfg, lanesQuota, lanesStream(cfg))
+}
+
+func lanesStream(cfg Config) jetstream.StreamConfig {
 	n := cfg.names()
-	return ensureOwn(ctx, js, cfg, lanesQuota,
-		ownStream(n.LanesStream(), "Events that wait for their turn", n.LaneSubjects(), cfg.LanesMaxBytes, cfg.Replicas))
+	return ownStream(n.LanesStream(), "Events that wait for their turn", n.LaneSubjects(), cfg.LanesMaxBytes, cfg.Replicas)
 }
 
 func ensureDLQ(ctx context.Context, js jetstream.JetStream, cfg Config) (Action, error) {
+	return ensureOwn(ctx, js, cfg, deadQuota, dlqStream(cfg))
+}
+
+func dlqStream(cfg Config) jetstream.StreamConfig {
 	n := cfg.names()
-	return ensureOwn(ctx, js, cfg, deadQuota,
-		ownStream(n.DLQStream(), "Events that couldn't be delivered", n.DeadSubjects(), cfg.DLQMaxBytes, cfg.Replicas))
+	return ownStream(n.DLQStream(), "Events that couldn't be delivered", n.DeadSubjects(), cfg.DLQMaxBytes, cfg.Replicas)
 }
 
 // ownStream keeps every message until it is deleted: a full stream refuses new ones instead of dropping old ones.

@@ -36,9 +36,10 @@ type store struct {
 	nc      *nats.Conn
 	stream  jetstream.Stream
 	name    string
-	api     string       // prefix of the JetStream API, with the last dot
-	quota   string       // the variable that says its size
-	created atomic.Int64 // when the stream was created, Unix nanoseconds, as far as info has told
+	api     string        // prefix of the JetStream API, with the last dot
+	quota   string        // the variable that says its size
+	created atomic.Int64  // when the stream was created, Unix nanoseconds, as far as info has told
+	missed  chan struct{} // a call found no stream; holds one
 
 	// Messages with the id of a part that was deleted would be taken for it for a while, and not stored. So part ids are this
 	// process' own, and others after each deletion.
@@ -67,7 +68,7 @@ func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name, qu
 	if cfg.JSDomain != "" {
 		api = "$JS." + cfg.JSDomain + ".API."
 	}
-	opened := &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, process: nuid.Next()}
+	opened := &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, process: nuid.Next(), missed: make(chan struct{}, 1)}
 	opened.created.Store(created(s.CachedInfo()))
 	return opened, nil
 }
@@ -134,7 +135,16 @@ func (s *store) publish(ctx context.Context, msg *nats.Msg) (jetstream.PubAck, e
 	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
 		err = nats.ErrTimeout // so that a permission that was denied explains it
 	}
-	return jetstream.PubAck{}, explain(s.nc, "storing in stream "+s.name, err)
+	return jetstream.PubAck{}, s.explain("storing in stream "+s.name, err)
+}
+
+// explain says what an error of a call means. When there seems to be no stream, whoever keeps it is told.
+func (s *store) explain(doing string, err error) error {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+		codeOf(err) == jetstream.JSErrCodeStreamNotFound {
+		signal(s.missed)
+	}
+	return explain(s.nc, doing, err)
 }
 
 // message is a stored message as it was read.
@@ -194,7 +204,7 @@ func (s *store) get(ctx context.Context, seq uint64) (message, error) {
 	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, nats.ErrNoResponders) {
 		return s.getFromLeader(ctx, seq)
 	}
-	return message{}, explain(s.nc, "reading from stream "+s.name, err)
+	return message{}, s.explain("reading from stream "+s.name, err)
 }
 
 func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) {
@@ -209,13 +219,13 @@ func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) 
 	}
 	err := s.call(ctx, "STREAM.MSG.GET.", map[string]any{"seq": seq}, &answer)
 	if err != nil {
-		return message{}, explain(s.nc, "reading from stream "+s.name, err)
+		return message{}, s.explain("reading from stream "+s.name, err)
 	}
 	if answer.Error != nil {
 		if answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
 			return message{}, pipeline.ErrGone
 		}
-		return message{}, explain(s.nc, "reading from stream "+s.name, answer.Error)
+		return message{}, s.explain("reading from stream "+s.name, answer.Error)
 	}
 	m := message{subject: answer.Message.Subject, data: answer.Message.Data, time: answer.Message.Time}
 	if len(answer.Message.Header) > 0 {
@@ -255,7 +265,7 @@ func (s *store) deleteMessage(ctx context.Context, seq uint64) error {
 		}
 		err = answer.Error
 	}
-	return explain(s.nc, "deleting from stream "+s.name, err)
+	return s.explain("deleting from stream "+s.name, err)
 }
 
 // missing says whether a deletion failed because there is nothing to delete. The server has a code for that, and a code
@@ -293,7 +303,7 @@ func (s *store) call(ctx context.Context, operation string, request, answer any)
 func (s *store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := s.stream.Info(ctx)
 	if err != nil {
-		return nil, explain(s.nc, "reading stream "+s.name, err)
+		return nil, s.explain("reading stream "+s.name, err)
 	}
 	if now := created(info); s.created.Swap(now) != now {
 		s.parts.Clear() // the new one counts from 1 again
@@ -324,12 +334,12 @@ func (s *store) between(ctx context.Context, after, last uint64, filters []strin
 		FilterSubjects: filters,
 	})
 	if err != nil {
-		return explain(s.nc, "reading stream "+s.name, err)
+		return s.explain("reading stream "+s.name, err)
 	}
 	if len(filters) > 0 { // there may well be none, which isn't worth a wait
 		info, err := consumer.Info(ctx)
 		if err != nil {
-			return explain(s.nc, "reading stream "+s.name, err)
+			return s.explain("reading stream "+s.name, err)
 		}
 		if info.NumPending == 0 {
 			return nil
@@ -337,7 +347,7 @@ func (s *store) between(ctx context.Context, after, last uint64, filters []strin
 	}
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000))
 	if err != nil {
-		return explain(s.nc, "reading stream "+s.name, err)
+		return s.explain("reading stream "+s.name, err)
 	}
 	defer messages.Stop()
 	for {
@@ -353,7 +363,7 @@ func (s *store) between(ctx context.Context, after, last uint64, filters []strin
 			continue
 		}
 		if err != nil {
-			return explain(s.nc, "reading stream "+s.name, err)
+			return s.explain("reading stream "+s.name, err)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
