@@ -29,7 +29,8 @@ func newLanesCommand() *cobra.Command {
 what can go wrong there by themselves, within half a minute; this shows whether all is well, and mends what they don't.
 Both may be used while workers run.
 
-Reads SLUICE_NATS_…, SLUICE_REDIS_…, SLUICE_LIMIT and SLUICE_NAME. Exits with 1 if something is wrong, or was and couldn't be mended.`,
+Reads SLUICE_NATS_…, SLUICE_REDIS_…, SLUICE_NAME and SLUICE_ALLOW_TIER; limits don't matter here. Exits with 1 if something is wrong, or
+was and couldn't be mended.`,
 		Example: `  sluice lanes check
   sluice lanes repair --dry-run
   sluice lanes repair --yes`,
@@ -128,8 +129,8 @@ func openIndex(ctx context.Context, report func(error)) (store *redisstore.Store
 		lanes, err = stream.OpenLanes(ctx, js, sc)
 	}
 	if err == nil {
-		store, err = redisstore.New(rdb, redisstore.Options{
-			Name: cfg.Name, Worker: workerID(), Limits: limiter.Fixed(cfg.Limit), Tiers: cfg.AllowTier, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
+		store, err = redisstore.New(rdb, redisstore.Options{ // which asks for no limits to look and mend
+			Name: cfg.Name, Worker: workerID(), Limits: limiter.Fixed(nil), Tiers: cfg.AllowTier, Bodies: lanes, Log: slog.New(slog.DiscardHandler),
 		})
 	}
 	if err != nil {

@@ -130,6 +130,40 @@ func TestEveryKindOfFindingIsToldAndMended(t *testing.T) {
 	}
 }
 
+// asked counts how often limits are asked for.
+type asked struct {
+	limiter.Resolver
+	times int
+}
+
+func (a *asked) Resolve(key, tier string) *limiter.Ruling {
+	a.times++
+	return a.Resolver.Resolve(key, tier)
+}
+
+// So whoever mends needn't know by which limits the workers go.
+func TestLookingAndMendingAskForNoLimits(t *testing.T) {
+	r := newRig(t, "100/s burst 2")
+	r.index("k", r.bodies.store("k", 5)...)
+	leaseOf(t, r.Store, "k", 0, 2)
+	keys := r.shard("k").laneKeys(nil, "k")
+	r.rdb.ZRem(t.Context(), keys[1], "4")
+	r.rdb.HSet(t.Context(), keys[0], "tokens", "many", "until", "1")
+	r.rdb.HDel(t.Context(), r.shards[1].epochKey, "id")
+	limits := &asked{Resolver: limiter.Fixed(nil)}
+	r.rules.resolver = limits
+	r.rules.last.Store(nil)
+	r.rules.recent = nil
+	for range 4 {
+		if err := r.Mend(t.Context(), r.inspect().Findings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if in := r.inspect(); len(in.Findings) > 0 || limits.times > 0 {
+		t.Errorf("left: %+v; limits were asked for %d times, want never", in.Findings, limits.times)
+	}
+}
+
 func TestWhatALiveLeaseHoldsIsLeftToItsHolder(t *testing.T) {
 	r := newRig(t, "100/s burst 2")
 	r.index("k", r.bodies.store("k", 3)...)
