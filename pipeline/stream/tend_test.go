@@ -185,13 +185,16 @@ func TestRecreatedStreamHasNewIdentityAndOldAcksDontTouchIt(t *testing.T) {
 func TestSilentSessionIsReplaced(t *testing.T) {
 	t.Parallel()
 	js, cfg := newServer(t)
-	s := open(t, js, cfg, quick)
+	l := quick
+	l.idle = time.Second // no new session is as silent, however busy the machine is
+	s := open(t, js, cfg, l)
 	// A session that looks alive and doesn't pull.
-	dead := &session{drained: make(chan struct{}), identity: s.identity}
 	s.mu.Lock()
-	s.drain(s.session)
-	s.session = dead
+	before := s.session
+	s.drain(before)
+	s.session = &session{drained: make(chan struct{}), identity: s.identity}
 	s.mu.Unlock()
+	<-before.consume.Closed() // what it has asked for doesn't come any more
 	publish(t, js, 5)
 	drainAll(t, s, 5)
 	s.mu.Lock()
