@@ -19,6 +19,7 @@ import (
 
 const (
 	settledEvery = 100 * time.Millisecond // how often is asked whether all is settled
+	countedIn    = time.Second            // an event is gone a moment before it is counted
 	summaryUsers = 100                    // in the summary for people
 )
 
@@ -28,6 +29,8 @@ type delivery struct {
 	Pushed      int64          `json:"pushed"`
 	DeadLetters int64          `json:"dead_lettered"`
 	Dropped     int64          `json:"dropped"`
+	Collapsed   int64          `json:"collapsed"`
+	Expired     int64          `json:"expired"`
 	Unsettled   int64          `json:"unsettled"`
 	Seconds     float64        `json:"seconds"`
 	Users       []userDelivery `json:"users"`
@@ -43,6 +46,7 @@ type userDelivery struct {
 	Pushed      int64   `json:"pushed"`
 	DeadLetters int64   `json:"dead_lettered"`
 	Dropped     int64   `json:"dropped"`
+	Collapsed   int64   `json:"collapsed"`
 	MedianWait  float64 `json:"median_wait_seconds"`
 	LongestWait float64 `json:"longest_wait_seconds"`
 }
@@ -54,7 +58,7 @@ func (d *dev) deliver(ctx context.Context, cmd *cobra.Command, f *devFlags, file
 	view := newDevView(cmd.ErrOrStderr(), d.ledger, d.notices, func() string {
 		if n := published.Load(); n >= 0 {
 			sum := d.ledger.sums()
-			return fmt.Sprintf("%d of %s settled", sum.delivered+sum.dead+sum.dropped, count(n, "event"))
+			return fmt.Sprintf("%d of %s settled", sum.settled(), count(n, "event"))
 		}
 		return "reading the file"
 	})
@@ -110,8 +114,10 @@ func (d *dev) publishFile(ctx context.Context, file *publishSource, lines io.Wri
 	return nil
 }
 
-// awaitSettled waits until no event is in the source or in a lane and all n were counted; an error means that ctx ended.
+// awaitSettled waits until no event is in the source or in a lane and all n were counted, as published and as settled; an error
+// means that ctx ended.
 func (d *dev) awaitSettled(ctx context.Context, n int64) error {
+	var gone time.Time // since when no event is anywhere
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,7 +127,16 @@ func (d *dev) awaitSettled(ctx context.Context, n int64) error {
 		settled, err := d.settled(ctx)
 		if err != nil {
 			d.log.Debug("asking whether all is settled", "err", err)
-		} else if sum := d.ledger.sums(); settled && sum.published >= n && sum.inFlight == 0 {
+		}
+		sum := d.ledger.sums()
+		switch {
+		case err != nil || !settled || sum.published < n || sum.inFlight > 0:
+			gone = time.Time{}
+		case sum.settled() >= sum.published:
+			return nil
+		case gone.IsZero():
+			gone = time.Now()
+		case time.Since(gone) > countedIn:
 			return nil
 		}
 	}
@@ -152,12 +167,13 @@ func (r *delivery) fill(l *ledger) {
 	s := l.snapshot(time.Now(), maxUsers+1)
 	r.lines = s.users
 	r.Pushed, r.DeadLetters, r.Dropped = s.total.pushed, s.total.deadLetters, s.total.dropped
-	r.Unsettled = max(0, r.Published-r.Pushed-r.DeadLetters-r.Dropped)
+	r.Collapsed, r.Expired = s.total.collapsed, s.total.expired
+	r.Unsettled = max(0, r.Published-r.Pushed-r.DeadLetters-r.Dropped-r.Collapsed-r.Expired)
 	r.Users = make([]userDelivery, 0, len(s.users))
 	for _, u := range s.users {
 		r.Users = append(r.Users, userDelivery{
 			User: u.user, Published: u.published, Pushed: u.pushed, DeadLetters: u.deadLetters, Dropped: u.dropped,
-			MedianWait: u.median.Seconds(), LongestWait: u.longest.Seconds(),
+			Collapsed: u.collapsed, MedianWait: u.median.Seconds(), LongestWait: u.longest.Seconds(),
 		})
 	}
 }
@@ -183,8 +199,15 @@ func (r *delivery) print(w io.Writer, asJSON bool) error {
 	if more := len(r.lines) - summaryUsers; more > 0 {
 		fmt.Fprintf(&b, "… and %s more; --json prints all\n", humanize.Comma(int64(more)))
 	}
-	fmt.Fprintf(&b, "%s: %s published, %s, %s; %d pushed, %d dead-lettered, %d dropped in %.1f s\n", r.name, count(r.Published, "event"),
-		count(r.Duplicates, "duplicate"), count(r.BadLines, "bad line"), r.Pushed, r.DeadLetters, r.Dropped, r.Seconds)
+	fmt.Fprintf(&b, "%s: %s published, %s, %s; %d pushed, %d dead-lettered, %d dropped", r.name, count(r.Published, "event"),
+		count(r.Duplicates, "duplicate"), count(r.BadLines, "bad line"), r.Pushed, r.DeadLetters, r.Dropped)
+	if r.Collapsed > 0 {
+		fmt.Fprintf(&b, ", %d collapsed", r.Collapsed)
+	}
+	if r.Expired > 0 {
+		fmt.Fprintf(&b, ", %d expired", r.Expired)
+	}
+	fmt.Fprintf(&b, " in %.1f s\n", r.Seconds)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -35,6 +35,8 @@ type account struct {
 	failed    int64 // attempts
 	dead      int64 // events dead-lettered
 	dropped   int64 // events dropped by SLUICE_OVERFLOW
+	collapsed int64 // events that a newer one took the place of
+	expired   int64 // events whose time was over; of the total only
 	inFlight  int64 // pushes going on
 	rate      rateWindow
 	waits     waits
@@ -77,6 +79,13 @@ func (l *ledger) published(user string) { l.note(user, func(a *account) { a.publ
 func (l *ledger) began(user string)     { l.note(user, func(a *account) { a.inFlight++ }) }
 func (l *ledger) buried(user string)    { l.note(user, func(a *account) { a.dead++ }) }
 func (l *ledger) dropped(user string)   { l.note(user, func(a *account) { a.dropped++ }) }
+func (l *ledger) collapsed(user string) { l.note(user, func(a *account) { a.collapsed++ }) }
+
+func (l *ledger) expired() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total.expired++
+}
 
 // ended counts a push that began; waited is from the event's arrival in the source to now.
 func (l *ledger) ended(user string, err error, waited time.Duration) {
@@ -96,8 +105,11 @@ func (l *ledger) ended(user string, err error, waited time.Duration) {
 // waiting are the events that are neither on their way nor settled. The counts come from several places, so that for a
 // moment a push may be known before its event is.
 func (a *account) waiting() int64 {
-	return max(0, a.published-a.delivered-a.dead-a.dropped-a.inFlight)
+	return max(0, a.published-a.settled()-a.inFlight)
 }
+
+// settled are the events that ended, in whatever way.
+func (a *account) settled() int64 { return a.delivered + a.dead + a.dropped + a.collapsed + a.expired }
 
 // waiting of one user.
 func (l *ledger) waiting(user string) int64 {
@@ -122,6 +134,7 @@ func (l *ledger) sums() account {
 type userLine struct {
 	user                                                     string
 	published, pushed, waiting, failed, deadLetters, dropped int64
+	collapsed, expired                                       int64
 	rate                                                     float64       // pushes a second, lately
 	median, p99, longest                                     time.Duration // of the waits kept
 	demo                                                     bool
@@ -166,7 +179,7 @@ func (l *ledger) snapshot(now time.Time, most int) snapshot {
 func (a *account) line(user string, now time.Time, demo bool) userLine {
 	return userLine{
 		user: user, published: a.published, pushed: a.delivered, waiting: a.waiting(), failed: a.failed, deadLetters: a.dead,
-		dropped: a.dropped, rate: a.rate.perSecond(now), demo: demo,
+		dropped: a.dropped, collapsed: a.collapsed, expired: a.expired, rate: a.rate.perSecond(now), demo: demo,
 	}
 }
 

@@ -278,6 +278,29 @@ func TestDevFileDeliversAllButTheBadLines(t *testing.T) {
 	}
 }
 
+func TestDevFileCountsWhatCollapsesAndExpiresAsSettled(t *testing.T) {
+	t.Parallel()
+	position := strings.Repeat(`{"key":"alice","headers":{"Sluice-Collapse":"position"},"data":"1"}`+"\n", 6)
+	brief := strings.Repeat(`{"key":"bob","headers":{"Sluice-Expires":"300ms"},"data":"2"}`+"\n", 4)
+	p := startDev(t, []string{"SLUICE_LIMIT=1/s burst 1"}, "-f", writeFile(t, "newest.ndjson", position+brief), "--json")
+	p.wait(0)
+	var got delivery
+	if err := json.Unmarshal([]byte(p.stdout.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Published != 10 || got.Collapsed == 0 || got.Expired == 0 || got.Pushed+got.Collapsed+got.Expired != 10 || got.Unsettled != 0 {
+		t.Errorf("got %+v", got)
+	}
+	for _, u := range got.Users {
+		if u.User == "alice" && (u.Collapsed != got.Collapsed || u.Pushed+u.Collapsed != 6) {
+			t.Errorf("alice: %+v, want all her events pushed or collapsed", u)
+		}
+	}
+	if !strings.Contains(p.stderr.String(), "10 of 10 events settled") {
+		t.Errorf("standard error doesn't tell that all is settled:\n%s", p.stderr.String())
+	}
+}
+
 // It isn't parallel: a slow machine would have to do all at once.
 func TestDevFileOfTwentyThousandLines(t *testing.T) {
 	perUser := int64(100)

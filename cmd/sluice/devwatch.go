@@ -15,6 +15,8 @@ import (
 func (l *ledger) watch(ports *pipeline.Ports, drop bool) {
 	ports.Sink = &watchedSink{ports.Sink, l}
 	ports.DeadLetters = &watchedDeadLetters{ports.DeadLetters, l}
+	ports.Index = &watchedIndex{ports.Index, l}
+	ports.Observer = &watchedObserver{ports.Observer, l}
 	if drop {
 		ports.Limiter = &watchedLimiter{ports.Limiter, l}
 	}
@@ -43,6 +45,45 @@ func (d *watchedDeadLetters) Bury(ctx context.Context, ev *pipeline.Event, reaso
 		d.ledger.buried(ev.Key)
 	}
 	return err
+}
+
+// watchedIndex counts the events that a newer one took the place of.
+type watchedIndex struct {
+	pipeline.Index
+	ledger *ledger
+}
+
+func (i *watchedIndex) Forget(ctx context.Context, key string, e pipeline.Entry) (was bool, err error) {
+	was, err = i.Index.Forget(ctx, key, e)
+	if err == nil && was {
+		i.ledger.collapsed(key)
+	}
+	return was, err
+}
+
+func (i *watchedIndex) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeline.LaneInfo, error) {
+	info, err := i.Index.Settle(ctx, r)
+	if err == nil {
+		for _, e := range r.Events {
+			if e.Was.Collapsed && e.Fate == pipeline.Done {
+				i.ledger.collapsed(r.Key)
+			}
+		}
+	}
+	return info, err
+}
+
+// watchedObserver counts the events whose time was over, of whatever key.
+type watchedObserver struct {
+	pipeline.Observer
+	ledger *ledger
+}
+
+func (o *watchedObserver) Settled(outcome pipeline.Outcome) {
+	o.Observer.Settled(outcome)
+	if outcome == pipeline.Expired {
+		o.ledger.expired()
+	}
 }
 
 // watchedLimiter counts the events that are dropped: those to which the limiter says that they would wait too long.
