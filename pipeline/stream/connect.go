@@ -97,9 +97,17 @@ func (l *link) Dial(network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: l.timeout}
 	conn, err := dialer.DialContext(ctx, network, address)
 	l.mu.Lock()
-	l.dialErr = err
+	if err == nil || l.dialErr == nil || !ended(ctx) { // what was cut off says less than the try before
+		l.dialErr = err
+	}
 	l.mu.Unlock()
 	return conn, err
+}
+
+// ended says whether ctx has ended, or its time is over, which a dial may notice first.
+func ended(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // options are those of the config, and then list.

@@ -225,8 +225,10 @@ func TestConsumerThatCountsAnewIsDoubted(t *testing.T) {
 	s := open(t, js, cfg, usualLimits)
 	s.mu.Lock()
 	s.session.last = 1 << 40 // as if it had delivered so many before it was replaced unnoticed
-	s.mu.Unlock()
 	publish(t, js, 3)
+	// All have been sent to this session before it can look at any.
+	eventually(t, "delivered", func() bool { return consumerInfo(t, js, cfg).NumAckPending == 3 })
+	s.mu.Unlock()
 	for range 3 {
 		d := next(t, s)
 		if !d.Redelivered() {
