@@ -9,7 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -54,9 +57,27 @@ func writeReady(w http.ResponseWriter, ready func() (bool, map[string]string)) {
 	}{status, details})
 }
 
+// localNames refuses requests for another name than this machine's. A web site can let its own name lead to 127.0.0.1, and
+// its scripts would then read this server through the browser of someone who sits here. They can't choose the Host header,
+// and an address in numbers leads nowhere else.
+func localNames(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := (&url.URL{Host: r.Host}).Hostname()
+		name := strings.TrimSuffix(strings.ToLower(host), ".")
+		if _, err := netip.ParseAddr(host); err != nil && host != "" && name != "localhost" {
+			http.Error(w, "this address is for localhost only; a proxy before it has to ask for that name", http.StatusMisdirectedRequest)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
 // serveAdmin serves handler on ln until ctx ends, and with it the contexts of all requests, so that streams end at once.
 // Probes in flight then get two seconds to finish.
 func serveAdmin(ctx context.Context, ln net.Listener, handler http.Handler) error {
+	if addr, ok := ln.Addr().(*net.TCPAddr); ok && addr.IP.IsLoopback() {
+		handler = localNames(handler)
+	}
 	server := &http.Server{
 		Handler:           handler,
 		BaseContext:       func(net.Listener) context.Context { return ctx },

@@ -146,6 +146,43 @@ func TestAdminServerEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestOtherNamesDoNotLeadToALocalAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		listen string
+		hosts  map[string]int // what is asked for, with the answer
+	}{
+		{"127.0.0.1:0", map[string]int{
+			"127.0.0.1:7780": 200, "127.0.0.1": 200, "[::1]:7780": 200, "10.1.2.3:80": 200, "localhost:7780": 200, "LOCALHOST": 200, "localhost.:80": 200,
+			"rebound.example:7780": 421, "rebound.example": 421, "localhost.example": 421, "127.0.0.1.example": 421, "worker": 421,
+		}},
+		{":0", map[string]int{"worker-7.sluice.svc": 200, "127.0.0.1:7780": 200}}, // whoever listens to all has put something before it
+	} {
+		ln, err := net.Listen("tcp", c.listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_ = serveAdmin(t.Context(), ln, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ok\n") }))
+		}()
+		for host, want := range c.hosts {
+			request, err := http.NewRequest("GET", fmt.Sprintf("http://127.0.0.1:%d/", ln.Addr().(*net.TCPAddr).Port), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Host = host
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if response.StatusCode != want {
+				t.Errorf("listening on %s, asked for %s: %d, want %d", c.listen, host, response.StatusCode, want)
+			}
+		}
+	}
+}
+
 func TestOpenStatusPageDoesNotDelayTheEnd(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

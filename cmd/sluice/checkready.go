@@ -39,6 +39,7 @@ func askReady(ctx context.Context, addr string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("asking %s: %w", addr, err)
 	}
+	request.Host = "localhost"                                                 // a local address takes no other name, and addr may hold one
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
 	answer, err := client.Do(request)
 	if err != nil {
