@@ -51,13 +51,14 @@ function rate(x) {
   return amount(x);
 }
 
+// duration rounds before it chooses the units: there is no "60.0 s".
 function duration(seconds) {
-  const s = seconds;
-  if (s === 0) return "0 s";
-  if (s < 0.01) return (s * 1000).toFixed(1) + " ms";
-  if (s < 1) return Math.round(s * 1000) + " ms";
-  if (s < 60) return s.toFixed(1) + " s";
-  if (s < 3600) return Math.floor(s / 60) + " min " + Math.round(s % 60) + " s";
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.00995) return (seconds * 1000).toFixed(1) + " ms";
+  if (seconds < 0.9995) return Math.round(seconds * 1000) + " ms";
+  if (seconds < 59.95) return seconds.toFixed(1) + " s";
+  const s = Math.round(seconds);
+  if (s < 3600) return Math.floor(s / 60) + " min " + (s % 60) + " s";
   if (s < 172800) return Math.floor(s / 3600) + " h " + Math.floor((s % 3600) / 60) + " min";
   return Math.floor(s / 86400) + " days";
 }
@@ -107,7 +108,7 @@ class Chart {
     this.title = figure.querySelector("figcaption").textContent;
     const caption = figure.querySelector("figcaption");
     caption.replaceChildren(element("span", {}, element("b", { textContent: this.title })));
-    if (series.length > 1) for (const s of series) caption.firstChild.append(legend(s));
+    if (series.length > 1) caption.firstChild.append(element("span", { className: "legends" }, ...series.map(legend)));
     this.output = element("output");
     caption.append(this.output);
     this.plot = svg("svg", { class: "plot", tabindex: "0", role: "img" });
