@@ -5,32 +5,63 @@ COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
 FUZZTIME ?= 10s
 
-.PHONY: test check tools lint soak bench fuzz browser build image clean
+NESTED = deploy/verify integration/statuspage
+HAS_BROWSER = { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null
+HAS_SYSTEMD = command -v systemd-analyze >/dev/null
 
-# The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure.
-test soak: export CGO_ENABLED = 1
-test soak: export SLUICE_REQUIRE_SERVERS = 1
+.PHONY: test race drills nested check tools ci-tools lint vet staticcheck beside soak bench fuzz browser build image clean
 
-# deploy/verify is a module of its own: the libraries of Compose, Kubernetes and Prometheus are for these tests only. Go does
-# not see when the files change that they read, which are outside of that module: hence -count=1.
+# The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure; CI=true
+# does so for whatever a test lacks.
+test race drills soak: export CGO_ENABLED = 1
+test race drills soak: export SLUICE_REQUIRE_SERVERS = 1
+
+# Most of what a first run does is to compile. Nobody debugs these builds: without debug information they take up to a tenth less, and
+# half where there are thousands of wrappers or generated methods to inline. All commands have to have the same flags, or each
+# compiles everything anew.
+BULKY = github.com/redis/go-redis/v9 k8s.io/... sigs.k8s.io/... github.com/google/gnostic-models/...
+test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false $(foreach p,$(BULKY),'-gcflags=$(p)=-l -dwarf=false')
+
+# What only computes goes on beside what mostly waits, at the lowest priority so that it disturbs no measurement. vet is
+# before: it compiles what both need, each would do it by itself. It has said what go test's own vet would say: -vet=off.
+test: tools vet
+	@$(MAKE) --no-print-directory -j2 drills beside
+	@$(MAKE) --no-print-directory nested
+	@$(HAS_SYSTEMD) || echo "skipped: systemd didn't verify deploy/systemd/sluice.service; apt-get install systemd"
+	@$(HAS_BROWSER) || echo "skipped: nobody looked at the status page; apt-get install chromium, then make browser"
+
+race:
+	go test -race -vet=off -shuffle=on -p 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
+
 # The drills' own process holds the NATS server and the receiver; with the race detector these would be measured instead
 # of sluice, so only the workers have it.
-test: tools lint
-	go test -race -shuffle=on -p 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
-	SLUICE_RACE=1 go test -shuffle=on -timeout 6m ./integration
-	cd deploy/verify && go test -count=1 -shuffle=on -timeout 6m ./...
-	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null; then $(MAKE) --no-print-directory browser; \
-		else echo "skipped: nobody looked at the status page; apt-get install chromium, then make browser"; fi
+drills: race
+	SLUICE_RACE=1 go test -vet=off -shuffle=on -timeout 6m ./integration
+
+beside:
+	@nice -n 19 $(MAKE) --no-print-directory ci-tools staticcheck
+
+# Modules of their own: the libraries of Compose, Kubernetes, Prometheus and the browser's protocol are for these tests only. Go
+# does not see when the files change that they read, which are outside of the module: hence -count=1.
+nested:
+	cd deploy/verify && go test -count=1 -vet=off -shuffle=on -timeout 6m ./...
+	@if [ "$(CI)" = true ] || $(HAS_BROWSER); then $(MAKE) --no-print-directory browser; fi
 
 # Asks the Go vulnerability database about what the code calls; it needs the network, so it isn't part of test.
 check:
 	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
-lint:
+lint: vet staticcheck
+
+vet:
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
-	go tool staticcheck ./...
-	staticcheck=$$(go tool -n staticcheck) && for module in deploy/verify integration/statuspage; do \
+
+# "go tool staticcheck", but that takes no flags for how it is built.
+staticcheck:
+	go build -o bin/ honnef.co/go/tools/cmd/staticcheck
+	bin/staticcheck ./...
+	staticcheck=$$PWD/bin/staticcheck && for module in $(NESTED); do \
 		(cd $$module && go vet ./... && "$$staticcheck" ./...) || exit 1; \
 	done
 
@@ -51,6 +82,19 @@ tools:
 	echo "Debian, Ubuntu: apt-get install redis-server gcc libc6-dev; macOS: brew install redis, xcode-select --install" >&2; \
 	exit 1
 
+# With CI=true nothing is skipped: what else the tests can use is installed, too.
+ci-tools:
+ifeq ($(CI),true)
+	@missing=""; $(HAS_BROWSER) || missing=chromium; $(HAS_SYSTEMD) || missing="$$missing systemd"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	as_root=""; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
+	echo "installing $$missing"; \
+	$$as_root apt-get -qq -o Acquire::Retries=3 update && \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::Retries=3 install --no-install-recommends $$missing >/dev/null
+else
+	@:
+endif
+
 # The long drills beside the short ones; the better part of an hour.
 soak: tools
 	SLUICE_SOAK=1 SLUICE_RACE=1 go test -count=1 -timeout 90m -v ./integration/...
@@ -67,9 +111,9 @@ fuzz:
 		done; \
 	done
 
-# Looks at the status page with a Chromium, if there is one. A module of its own: nothing else needs the browser's protocol.
+# Looks at the status page with a Chromium, if there is one.
 browser:
-	cd integration/statuspage && go test -count=1 -timeout 3m ./...
+	cd integration/statuspage && go test -count=1 -vet=off -timeout 3m ./...
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)" \

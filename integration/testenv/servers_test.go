@@ -157,6 +157,28 @@ func (v *verdict) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+// ended is how a helper that needs something ends a test.
+func ended(helper func(testing.TB)) (v verdict) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		helper(&v)
+	}()
+	<-done
+	return v
+}
+
+func TestToolThatNotAllHaveIsRequiredInCIOnly(t *testing.T) {
+	for ci, fails := range map[string]bool{"": false, "true": true} {
+		t.Setenv("SLUICE_REQUIRE_SERVERS", "1")
+		t.Setenv("CI", ci)
+		v := ended(func(t testing.TB) { Lacks(t, "a browser", "apt-get install chromium") })
+		if (v.failed != "") != fails || !strings.Contains(v.failed+v.skipped, "apt-get install chromium") {
+			t.Errorf("CI %q: skipped %q, failed %q", ci, v.skipped, v.failed)
+		}
+	}
+}
+
 func TestMissingServerSkipsUnlessAllAreRequired(t *testing.T) {
 	for _, test := range []struct {
 		require, ci string
@@ -166,13 +188,7 @@ func TestMissingServerSkipsUnlessAllAreRequired(t *testing.T) {
 		t.Setenv("CI", test.ci)
 		t.Setenv("SLUICE_REDIS_PROGRAM", "")
 		t.Setenv("PATH", t.TempDir())
-		var v verdict
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			Redis(&v)
-		}()
-		<-ended
+		v := ended(func(t testing.TB) { Redis(t) })
 		told := v.skipped
 		if test.fails {
 			told = v.failed
