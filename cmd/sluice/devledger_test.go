@@ -161,8 +161,9 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	} {
 		l := newLedger(recentWaits)
 		for i := range c.users {
-			for range 2_000 + i {
-				l.published(fmt.Sprintf("user-%d 生命 %s", i, strings.Repeat("x", i)))
+			user := fmt.Sprintf("user-%d 生命 %s", i, strings.Repeat("x", i))
+			for range 1_000 + i {
+				l.published(user)
 			}
 		}
 		for _, colours := range []paint{false, true} {

@@ -63,9 +63,9 @@ func TestAnotherModuleUsesTheLimiterByReplace(t *testing.T) {
 		}
 	}
 	start := time.Now()
-	run := exec.CommandContext(t.Context(), "go", "run", ".")
+	run := exec.CommandContext(t.Context(), "go", "run", "-mod=mod", ".")
 	run.Dir = dir
-	run.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+	run.Env = append(os.Environ(), "GOPROXY=off", "GOWORK=off")
 	out, err := run.CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "true <nil>\n429" {
 		t.Errorf("%v\n%s", err, out)
