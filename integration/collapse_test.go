@@ -13,6 +13,7 @@ import (
 // Two workers, a key that waits, and far more events of two names than its limit lets pass: the newest of each name comes,
 // and nothing is left of the others. At full size one worker is killed meanwhile.
 func TestOnlyTheNewestOfANameIsDelivered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	workers := w.workers(2, "LIMIT=2/s burst 1", "KEY_CONCURRENCY=2")
 	const n = 100

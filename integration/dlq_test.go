@@ -93,6 +93,7 @@ func TestReplayedDeadLettersAreShapedLikeAnyEvents(t *testing.T) {
 
 // An event as large as NATS takes has no room left for its id in the source: it comes by way of its lane.
 func TestReplayOfTheLargestEventArrives(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.inside("20/s burst 5", time.Second)
 	w.receiver.Handle(func(testenv.Request) testenv.Response { return testenv.Response{Status: http.StatusBadRequest} })

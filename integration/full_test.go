@@ -15,6 +15,7 @@ import (
 
 // Lanes and dead letters are full: events stay in the source and go on by themselves, and none is lost.
 func TestFullStreamsLoseNothing(t *testing.T) {
+	t.Parallel()
 	const keys, rate, quota = 10, 10, 1 << 20
 	n := 24
 	if testenv.Soak() {

@@ -14,6 +14,7 @@ import (
 
 // While a worker parks, pushes and settles, only what is really wrong is found, and mending it disturbs nobody.
 func TestIndexIsInspectedAndMendedUnderAWorker(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lanes, _ := w.inside("100/s burst 1", time.Hour)
 	for i := range 5 {

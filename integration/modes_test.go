@@ -31,6 +31,7 @@ func driveTwoHundred(t *testing.T, w *world) {
 }
 
 func TestWorkerOnARedisCluster(t *testing.T) {
+	t.Parallel()
 	cluster := testenv.RedisCluster(t)
 	w := newWorld(t)
 	w.workers(1, "REDIS_MODE=cluster", "REDIS_URL="+cluster.URL(), "LIMIT=5/s burst 3")
@@ -51,6 +52,7 @@ func TestWorkerOnARedisCluster(t *testing.T) {
 
 // The master dies while events wait: the worker goes on with the replica.
 func TestWorkerOutlivesAFailoverBySentinel(t *testing.T) {
+	t.Parallel()
 	sentinel := testenv.RedisSentinel(t)
 	w := newWorld(t)
 	w.workers(1, "REDIS_MODE=sentinel", "REDIS_URL="+sentinel.URL(), "LIMIT=5/s burst 3")
@@ -65,6 +67,7 @@ func TestWorkerOutlivesAFailoverBySentinel(t *testing.T) {
 }
 
 func TestWorkerWithTLSAndPasswordFile(t *testing.T) {
+	t.Parallel()
 	files := testenv.Certificates(t)
 	_, secured := testenv.RedisTLS(t, files, "--requirepass", "hunter2")
 	password := filepath.Join(t.TempDir(), "password")
@@ -78,6 +81,7 @@ func TestWorkerWithTLSAndPasswordFile(t *testing.T) {
 }
 
 func TestWorkerAtARedisOfAnotherKindSaysTheCure(t *testing.T) {
+	t.Parallel()
 	cluster, sentinel, nats := testenv.RedisCluster(t), testenv.RedisSentinel(t), testenv.NATS(t)
 	atSentinel, err := url.Parse(sentinel.URL())
 	if err != nil {

@@ -38,6 +38,7 @@ func readmeCommands(t *testing.T) []string {
 
 // Every command line of README.md runs, in the order of the page, on servers of the test.
 func TestCommandLinesOfTheReadmeWork(t *testing.T) {
+	t.Parallel()
 	server, redis, receiver := testenv.NATS(t), testenv.Redis(t), testenv.Receiver(t)
 	dir := t.TempDir()
 	events := `{"key": "alice", "id": "order-18", "data": {"order": 18}}` + "\n"

@@ -83,6 +83,7 @@ func (w *world) inside(limit string, verifyAge time.Duration) (*stream.Lanes, *p
 // An event that has lost its place in the index, and one that never got one because its worker died after storing it, are
 // found and delivered.
 func TestEventsWithoutAPlaceInTheIndexAreFound(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lanes, reg := w.inside("10/s burst 1", time.Second)
 	w.publish("k", 30, 0)

@@ -16,6 +16,7 @@ import (
 // The lane stream is deleted under a worker and made anew: what it held is lost with it, but what comes from then on
 // doesn't wait behind places without bodies.
 func TestRecreatedLaneStreamIsFollowed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.inside("20/s burst 1", time.Second)
 	w.publish("k", 500, 0)

@@ -16,6 +16,7 @@ import (
 
 // Events that go at once and events that wait, by a worker that may do in NATS and Redis only what deploy/acl permits.
 func TestWorkerNeedsNoMoreThanTheLeastRights(t *testing.T) {
+	t.Parallel()
 	acl, err := filepath.Abs("../deploy/acl")
 	if err != nil {
 		t.Fatal(err)
