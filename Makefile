@@ -9,7 +9,7 @@ NESTED = deploy/verify integration/statuspage
 HAS_BROWSER = { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null
 HAS_SYSTEMD = command -v systemd-analyze >/dev/null
 
-.PHONY: test race drills nested check tools ci-tools lint vet staticcheck beside soak bench fuzz browser build image clean
+.PHONY: test race drills nested check reproducible tools ci-tools lint vet staticcheck beside soak bench fuzz browser build image clean
 
 # The race detector needs cgo. SLUICE_REQUIRE_SERVERS turns the skip of a test that lacks its server into a failure; CI=true
 # does so for whatever a test lacks.
@@ -47,9 +47,16 @@ nested:
 	cd deploy/verify && go test -count=1 -vet=off -shuffle=on -timeout 6m ./...
 	@if [ "$(CI)" = true ] || $(HAS_BROWSER); then $(MAKE) --no-print-directory browser; fi
 
-# Asks the Go vulnerability database about what the code calls; it needs the network, so it isn't part of test.
-check:
+# Before a release. Asks the Go vulnerability database about what the code calls; that needs the network, so it isn't part of test.
+check: reproducible
 	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
+
+# Builds once more, in another directory and without what is cached: both builds have to have the same bytes.
+reproducible: build
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir "$$dir/copy" && \
+		git ls-files -z | xargs -0 tar -cf - | tar -xf - -C "$$dir/copy" && \
+		GOCACHE="$$dir/cache" $(MAKE) --no-print-directory -C "$$dir/copy" build VERSION=$(VERSION) COMMIT=$(COMMIT) DATE=$(DATE) && \
+		cmp bin/sluice "$$dir/copy/bin/sluice" && echo "two builds from two directories are the same"
 
 lint: vet staticcheck
 
@@ -116,7 +123,7 @@ browser:
 	cd integration/statuspage && go test -count=1 -vet=off -timeout 3m ./...
 
 build:
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)" \
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)" \
 		-o bin/sluice ./cmd/sluice
 
 # For several machines at once see deploy/Dockerfile.
