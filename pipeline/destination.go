@@ -257,11 +257,11 @@ func (d *destination) isAway() (since time.Time, yes bool) {
 	return d.since, d.away
 }
 
-// excuses is for how long an event may wait in its lane beyond what is usual: the destination was away when it came.
-func (d *destination) excuses(published time.Time) time.Duration {
+// excuses is for how long an event of that age may wait in its lane beyond what is usual: the destination was away when it came.
+func (d *destination) excuses(age time.Duration) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.away || !published.Before(d.since) {
+	if d.away || age <= time.Since(d.since) {
 		return 0
 	}
 	return d.lasted

@@ -94,7 +94,7 @@ func (r *rig) publish(key string, n int, change ...func(*delivery)) {
 		r.mu.Lock()
 		r.seq++
 		d := &delivery{rig: r, ev: &Event{
-			ID: fmt.Sprintf("EVENTS:%d", r.seq), Subject: "events." + key, Data: []byte("{}"), Time: time.Now(),
+			ID: fmt.Sprintf("EVENTS:%d", r.seq), Subject: "events." + key, Data: []byte("{}"), Time: r.index.Now(),
 			Source: SourceID{Stream: "EVENTS", Created: 1, Seq: r.seq},
 		}}
 		r.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 
 // memory is a limiter and a lane index in memory. It decides as the scripts of the Redis side do.
 type memory struct {
-	note func(format string, args ...any)
+	note  func(format string, args ...any)
+	ahead time.Duration // of the shared clock before this process'
 
 	mu        sync.Mutex
 	limits    map[string]limit // of keys that have not fallback
@@ -228,6 +229,9 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 	return LaneInfo{Waiting: s.waiting(), Next: next, Extra: s.extra(), Collapsed: collapsed}, err
 }
 
+// Now is the shared clock.
+func (m *memory) Now() time.Time { return time.Now().Add(m.ahead) }
+
 // indexOf is a worker's view of the memory: it holds leases under its name.
 type indexOf struct {
 	*memory
@@ -302,12 +306,12 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 			break
 		}
 		superseded, costly := s.superseded(e), m.limit(r.Key).never(e.Cost)
-		if superseded || costly || e.Collapsed || !e.Expires.IsZero() && !now.Before(e.Expires) {
+		if superseded || costly || e.Collapsed || !e.Expires.IsZero() && !m.Now().Before(e.Expires) {
 			delete(s.retry, memberOf(e))
 			delete(s.lane, memberOf(e))
 			e.Collapsed = e.Collapsed || superseded
 			s.busy[memberOf(e)] = e
-			useless := e.Collapsed || !e.Expires.IsZero() && !now.Before(e.Expires)
+			useless := e.Collapsed || !e.Expires.IsZero() && !m.Now().Before(e.Expires)
 			out = append(out, Leased{Entry: e, Useless: useless, Costly: !useless})
 			continue
 		}

@@ -141,6 +141,8 @@ func (m *mortal) Settle(ctx context.Context, r SettleRequest) (LaneInfo, error) 
 	return carryOut(m, "settle", func() (LaneInfo, error) { return m.Index.Settle(ctx, r) })
 }
 
+func (m *mortal) Now() time.Time { return m.Index.Now() }
+
 func (m *mortal) Forget(ctx context.Context, key string, e Entry) (bool, error) {
 	return carryOut(m, "forget", func() (bool, error) { return m.Index.Forget(ctx, key, e) })
 }

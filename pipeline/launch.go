@@ -85,7 +85,7 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 		return l.todo.stick(ctx, e, false)
 	}
 	for {
-		if e.over || e.ev.expired(time.Now()) {
+		if e.over || e.ev.expired(w.Index.Now()) {
 			return errExpired
 		}
 		s, missed, ok := l.todo.slot(e.Cost, time.Now())
@@ -101,7 +101,7 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 		if err := sleepUntil(ctx, s.at); err != nil {
 			return err
 		}
-		if e.ev.expired(time.Now()) {
+		if e.ev.expired(w.Index.Now()) {
 			l.todo.giveBack(s)
 			return errExpired
 		}
@@ -124,7 +124,7 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 // key's place back.
 func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun chan<- struct{}) result {
 	if e.ev.Attempt == 0 {
-		w.Observer.LaneWait(time.Since(e.ev.Time))
+		w.Observer.LaneWait(w.Index.Now().Sub(e.ev.Time))
 	}
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 	close(begun)
@@ -163,7 +163,7 @@ func (w *Worker) expire(hard context.Context, l *lane, e *leasedEvent) result {
 	switch {
 	case e.Collapsed:
 		f.outcome = Collapsed
-	case e.costly && !e.ev.expired(time.Now()):
+	case e.costly && !e.ev.expired(w.Index.Now()):
 		f.outcome, f.reason, cause = DeadLettered, Cost, tooCostly(e.Cost)
 	}
 	if w.finish(hard, e.ev, e.Seq, f, cause) {
@@ -185,7 +185,7 @@ func (w *Worker) finish(hard context.Context, ev *Event, seq uint64, f fate, cau
 		return false
 	}
 	if f.outcome == Delivered {
-		w.Observer.Latency(Lane, time.Since(ev.Time))
+		w.Observer.Latency(Lane, w.Index.Now().Sub(ev.Time))
 	}
 	w.Observer.Settled(f.outcome)
 	return true

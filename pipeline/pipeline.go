@@ -174,7 +174,7 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 		w.bury(hard, d, reason, err)
 		return
 	}
-	if ev.expired(time.Now()) {
+	if ev.expired(w.Index.Now()) {
 		w.drop(d, Expired)
 		return
 	}
@@ -198,7 +198,7 @@ func (w *Worker) handle(soft, hard context.Context, d Delivery) {
 			return
 		}
 		w.Observer.Throttled(dec.Reason)
-		if !w.keyFull(dec) && dec.Wait <= w.cfg.MaxWait+w.destination.excuses(ev.Time) {
+		if !w.keyFull(dec) && dec.Wait <= w.cfg.MaxWait+w.destination.excuses(w.Index.Now().Sub(ev.Time)) {
 			w.park(hard, d, ParkRequest{})
 			return
 		}
@@ -337,7 +337,7 @@ func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec lim
 		d.HandBack()
 		return
 	}
-	if ev.expired(time.Now()) {
+	if ev.expired(w.Index.Now()) {
 		w.slots.release()
 		w.drop(d, Expired)
 		return
@@ -373,7 +373,7 @@ func (w *Worker) push(hard context.Context, d Delivery, ev *Event, path Path) {
 		d.HandBack() // cut off by the stop
 	case f.outcome == Delivered:
 		d.Ack()
-		w.Observer.Latency(path, time.Since(ev.Time))
+		w.Observer.Latency(path, w.Index.Now().Sub(ev.Time))
 		w.Observer.Settled(Delivered)
 	case f.outcome == DeadLettered:
 		w.bury(hard, d, f.reason, err)
@@ -389,14 +389,14 @@ func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
 	start := time.Now()
 	ev.Attempt++
 	if ev.First.IsZero() {
-		ev.First = start
+		ev.First = w.Index.Now()
 	}
 	w.promises.kept(start)
 	w.Observer.InFlight(1)
 	err := w.safely(hard, ev)
 	w.Observer.InFlight(-1)
 	w.Observer.Pushed(ev, err, time.Since(start))
-	f := w.cfg.Retry.judge(ev, err, time.Now(), draw())
+	f := w.cfg.Retry.judge(ev, err, w.Index.Now(), draw())
 	away := f.sleep
 	f.sleep = f.sleep || w.strict() && f.outcome == "" // nothing may overtake it
 	switch {

@@ -264,6 +264,9 @@ type Index interface {
 	Lease(ctx context.Context, r LeaseRequest) (Lease, error)
 	// Settle ends leased events, and the lease if asked. ErrFenced: another worker goes on with them.
 	Settle(ctx context.Context, r SettleRequest) (LaneInfo, error)
+	// Now is the time on the clock that all workers share. What an event's age or its Sluice-Expires decides goes by it: a
+	// worker's own clock may be wrong.
+	Now() time.Time
 	// Forget takes an event that Park said is to be dropped, and whose body is deleted, out of the lane. It answers false
 	// if the event isn't there any more, or is leased.
 	Forget(ctx context.Context, key string, e Entry) (was bool, err error)

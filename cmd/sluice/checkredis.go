@@ -9,7 +9,7 @@ import (
 	"sluice/limiter/redisstore"
 )
 
-// clockOff is a difference between the clocks that people notice: the times that events carry are of this machine's.
+// clockOff is a difference between the clocks that no machine with NTP has.
 const clockOff = 500 * time.Millisecond
 
 func checkRedis(ctx context.Context, cfg Config, f *findings) {
@@ -40,7 +40,7 @@ func checkRedis(ctx context.Context, cfg Config, f *findings) {
 	f.add(fine, "Redis rights", "this user may do what a worker needs", "")
 	what := fmt.Sprintf("Redis' clock is %s ahead of this machine's, to %s", facts.Ahead.Round(time.Millisecond), facts.Within.Round(time.Millisecond))
 	if facts.Ahead.Abs() > clockOff+facts.Within {
-		f.add(warning, "clocks", what, "limits go by Redis' clock alone; Sluice-Expires and webhook-timestamp by the worker's: run NTP on both")
+		f.add(warning, "clocks", what, "limits and the ages of events go by Redis' clock, webhook-timestamp by the worker's: run NTP on both")
 	} else {
 		f.add(fine, "clocks", what, "")
 	}

@@ -75,7 +75,7 @@ func (l *fleetLook) look(ctx context.Context) error {
 	}
 	oldest := lanes.Overdue
 	if !since.IsZero() {
-		oldest = max(oldest, time.Since(since))
+		oldest = max(oldest, l.index.Now().Sub(since))
 	}
 	l.shown.Set(metrics.OldestEligible, oldest.Seconds())
 	return nil

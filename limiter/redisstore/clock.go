@@ -1,7 +1,10 @@
 package redisstore
 
 import (
+	"context"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -44,4 +47,69 @@ func (c *clock) at(sent, received time.Time, now int64) time.Time {
 		return received
 	}
 	return ran
+}
+
+// wall relates Redis' clock to this process' monotonic one, also while no call is answered: this machine's own may be wrong,
+// and jump.
+type wall struct {
+	offset atomic.Int64 // Redis' clock less the monotonic time since processStart, in microseconds; 0: not known
+	apart  bool         // it differs from this machine's, and that was told; used by Run only
+}
+
+const (
+	clocksApart  = 5 * time.Second // is told: receivers allow webhook-timestamp some minutes at best
+	compareEvery = 10 * time.Second
+)
+
+// ran answers when a script ran whose Redis time was now, by c, which has seen the other replies of its kind.
+func (s *Store) ran(c *clock, sent, received time.Time, now int64) time.Time {
+	at := c.at(sent, received, now)
+	s.wall.see(at, now)
+	return at
+}
+
+// see notes that Redis' clock showed now at a time of this process.
+func (w *wall) see(at time.Time, now int64) {
+	w.offset.Store(now - at.Sub(processStart).Microseconds())
+}
+
+// askTime is for before the first event is judged, which may be before the first other call.
+func (s *Store) askTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	now, err := s.rdb.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("redis: asking for the time: %w", err)
+	}
+	s.wall.see(time.Now(), now.UnixMicro())
+	return nil
+}
+
+// Now is the time by Redis' clock; by this machine's until Redis was asked.
+func (s *Store) Now() time.Time {
+	if offset := s.wall.offset.Load(); offset != 0 {
+		return time.UnixMicro(time.Since(processStart).Microseconds() + offset)
+	}
+	return time.Now()
+}
+
+// ahead is what Redis' clock is ahead of this machine's, as of now.
+func (s *Store) ahead() time.Duration {
+	return s.Now().Sub(time.Now().Round(0)) // without the monotonic reading, which doesn't know how the clock was set
+}
+
+// compareClocks tells when the clocks begin and cease to differ.
+func (s *Store) compareClocks() {
+	ahead := s.ahead()
+	apart := ahead.Abs() > clocksApart
+	if apart == s.wall.apart {
+		return
+	}
+	s.wall.apart = apart
+	if !apart {
+		s.opt.Log.Info("this machine's clock agrees with Redis' again")
+		return
+	}
+	s.opt.Log.Warn("this machine's clock and Redis' differ; limits and the ages of events go by Redis', webhook-timestamp by this "+
+		"machine's, so that receivers may refuse what it pushes: run NTP on both", "redis_ahead", ahead.Round(time.Millisecond))
 }

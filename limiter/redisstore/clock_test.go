@@ -1,6 +1,9 @@
 package redisstore
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 )
@@ -33,6 +36,49 @@ func TestClockTellsWhenAScriptRan(t *testing.T) {
 	} {
 		if got := at(s.call, s.jump); got != s.want {
 			t.Errorf("%s: ran at %s, want %s", s.name, got, s.want)
+		}
+	}
+}
+
+func TestNowGoesByRedisClock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "10/s")
+	near := func(want time.Time) {
+		t.Helper()
+		if off := r.Now().Sub(want.Round(0)); off.Abs() > time.Second {
+			t.Errorf("now is %s beside Redis' time", off)
+		}
+	}
+	near(time.Now()) // the store was opened, and nothing else was asked
+	for _, later := range []time.Duration{0, time.Hour, -time.Hour} {
+		r.at(later.Microseconds())
+		r.ask("k", 1, 0)
+		near(time.UnixMicro(start).Add(later))
+	}
+}
+
+func TestClocksThatDifferAreTold(t *testing.T) {
+	t.Parallel()
+	var told bytes.Buffer
+	s := &Store{opt: Options{Log: slog.New(slog.NewTextHandler(&told, nil))}}
+	if off := time.Until(s.Now()); off.Abs() > time.Second {
+		t.Errorf("before Redis has answered now is %s beside this machine's time", off)
+	}
+	for _, step := range []struct {
+		ahead time.Duration
+		want  string
+	}{
+		{0, ""}, {4 * time.Second, ""}, {time.Hour, "level=WARN"}, {time.Hour, ""}, {-time.Hour, ""}, {time.Second, "level=INFO"},
+		{-6 * time.Second, "redis_ahead="}, {0, "level=INFO"}, {0, ""},
+	} {
+		told.Reset()
+		s.wall.see(time.Now(), time.Now().Add(step.ahead).UnixMicro())
+		s.compareClocks()
+		if got := told.String(); (got == "") != (step.want == "") || !strings.Contains(got, step.want) {
+			t.Errorf("Redis' clock is %s ahead, told: %q, want %q", step.ahead, got, step.want)
+		}
+		if off := s.ahead() - step.ahead; off.Abs() > time.Second {
+			t.Errorf("%s ahead, want %s", s.ahead(), step.ahead)
 		}
 	}
 }

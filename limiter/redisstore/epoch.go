@@ -55,8 +55,11 @@ func (s *Store) Start(ctx context.Context) error {
 	}
 }
 
-// Run opens the store anew whenever Redis has lost the state, and verifies the index, until ctx ends.
+// Run opens the store anew whenever Redis has lost the state, verifies the index, and tells when clocks differ, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
+	compare := time.NewTicker(compareEvery)
+	defer compare.Stop()
+	s.compareClocks()
 	var verifying sync.WaitGroup
 	verifying.Go(func() { s.reconcile(ctx) })
 	defer verifying.Wait()
@@ -64,6 +67,8 @@ func (s *Store) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-compare.C:
+			s.compareClocks()
 		case <-s.lost:
 			if s.Start(ctx) != nil {
 				return
@@ -92,6 +97,9 @@ var errBuilding = errors.New("another worker rebuilds the index")
 func (s *Store) Open(ctx context.Context) error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
+	if err := s.askTime(ctx); err != nil {
+		return err
+	}
 	first, err := s.opt.Bodies.Mark(ctx)
 	if err != nil {
 		return fmt.Errorf("mark the lane stream: %w", err)

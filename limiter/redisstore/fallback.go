@@ -266,6 +266,9 @@ func (f *Fallback) Forget(ctx context.Context, key string, e pipeline.Entry) (bo
 	return was, f.explained(err)
 }
 
+// Now is the time by Redis' clock, as it was last seen.
+func (f *Fallback) Now() time.Time { return f.store.Now() }
+
 func (f *Fallback) present() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -61,8 +61,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// watch shows the breaker's state.
-func (m *metrics) watch(reg prometheus.Registerer, b *gobreaker.CircuitBreaker[[]any]) {
+// watch shows the breaker's state, and what Redis' clock is ahead of this machine's.
+func (m *metrics) watch(reg prometheus.Registerer, b *gobreaker.CircuitBreaker[[]any], ahead func() time.Duration) {
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_redis_clock_ahead_seconds",
+		Help: "What Redis' clock is ahead of this worker's; below 0: behind.",
+	}, func() float64 { return ahead().Seconds() })
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sluice_limiter_breaker_state",
 		Help: "State of the breaker before Redis: 0 closed (calls are made), 1 half open (one is tried), 2 open (none is).",

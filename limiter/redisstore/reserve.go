@@ -266,7 +266,7 @@ func (b *bundle) callEpochs(sc *redis.Script, of *epochs, keys []string, args []
 	for i, sh := range of.shards {
 		sh.seen(integer(values[2+i]))
 	}
-	r.ran = b.clock.at(sent, received, integer(values[1]))
+	r.ran = b.ran(&b.clock, sent, received, integer(values[1]))
 	r.values = values[2+len(of.shards):]
 	return r, nil
 }

@@ -67,6 +67,8 @@ func (s *standIn) Forget(_ context.Context, key string, _ pipeline.Entry) (bool,
 	return true, s.note("forget %s", key)
 }
 
+func (s *standIn) Now() time.Time { return time.Now() }
+
 func (s *standIn) reachable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

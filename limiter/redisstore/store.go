@@ -148,6 +148,8 @@ type Store struct {
 
 	toldDamaged atomic.Int64 // Unix second
 
+	wall wall
+
 	now int64 // microseconds that the scripts take for Redis' clock, in tests; 0: its own
 }
 
@@ -193,7 +195,7 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 		metrics: newMetrics(opt.Registry),
 	}
 	s.breaker = newBreaker(s.turned)
-	s.metrics.watch(opt.Registry, s.breaker)
+	s.metrics.watch(opt.Registry, s.breaker, s.ahead)
 	if opt.Name != "sluice" {
 		s.prefix = opt.Name + ":"
 	}
@@ -273,7 +275,7 @@ func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error)
 		return r, ErrEpoch
 	}
 	sh.seen(integer(values[2]))
-	r.ran = sh.clock.at(sent, received, integer(values[1]))
+	r.ran = sh.ran(&sh.clock, sent, received, integer(values[1]))
 	r.values = values[3:]
 	return r, nil
 }
