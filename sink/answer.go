@@ -39,7 +39,7 @@ func (w *Webhook) judge(response *http.Response, body []byte, ev *pipeline.Event
 	}
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		if pause, ok := parseRetryAfter(response.Header.Get("Retry-After"), time.Now()); ok {
+		if pause, ok := parseRetryAfter(response.Header.Get("Retry-After"), answeredAt(response)); ok {
 			return pipeline.RetryAfter(f, pause)
 		}
 		return pipeline.Unavailable(f)
@@ -50,6 +50,14 @@ func (w *Webhook) judge(response *http.Response, body []byte, ev *pipeline.Event
 	default: // 5xx, and numbers that are no status
 		return f
 	}
+}
+
+// answeredAt is the time of an answer by the receiver's clock, if it says so: a date in Retry-After is by that clock, too.
+func answeredAt(response *http.Response) time.Time {
+	if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		return at
+	}
+	return time.Now()
 }
 
 // unanswered turns the trouble of an exchange without an answer into what Push returns. ctx is the caller's, exchange

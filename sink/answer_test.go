@@ -109,6 +109,22 @@ func TestStatusSaysHowTheEventGoesOn(t *testing.T) {
 	}
 }
 
+func TestRetryAfterDateIsReadByTheReceiversClock(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			now := time.Now().Add(off).UTC()
+			w.Header().Set("Date", now.Format(http.TimeFormat))
+			w.Header().Set("Retry-After", now.Add(2*time.Minute).Format(http.TimeFormat))
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
+		if err := newTestWebhook(t, server.URL).Push(t.Context(), testEvent()); !pausesFor(err, 2*time.Minute) {
+			t.Errorf("a receiver whose clock is %s off and that asks for 2 min: %#v", off, err)
+		}
+		server.Close()
+	}
+}
+
 func TestClassesAreClosed(t *testing.T) {
 	t.Parallel()
 	want := []string{"2xx", "3xx", "4xx", "5xx", "429", "timeout", "network", "cancelled", "other"}
