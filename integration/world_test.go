@@ -24,7 +24,8 @@ type world struct {
 	redis    *testenv.RedisServer
 	receiver *testenv.ReceiverServer
 	js       jetstream.JetStream
-	measures bool // rates and latencies: workers have no race detector
+	measures bool        // rates and latencies: workers have no race detector
+	header   nats.Header // of all events, beside their ids
 
 	mu        sync.Mutex
 	published map[string]time.Time // by id, when it was confirmed or about to be
@@ -64,9 +65,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// worker starts a worker that pushes to the receiver; env is NAME=value without the prefix.
-func (w *world) worker(env ...string) *testenv.WorkerProcess {
-	w.t.Helper()
+// env is the environment of a worker that pushes to the receiver, and whatever else is said as NAME=value without the prefix.
+func (w *world) env(env ...string) map[string]string {
 	all := map[string]string{
 		"SLUICE_NATS_URL": w.nats.URL(), "SLUICE_REDIS_URL": w.redis.URL(), "SLUICE_WEBHOOK_URL": w.receiver.URL(),
 	}
@@ -74,10 +74,16 @@ func (w *world) worker(env ...string) *testenv.WorkerProcess {
 		name, value, _ := strings.Cut(e, "=")
 		all["SLUICE_"+name] = value
 	}
+	return all
+}
+
+// worker starts a worker with that of env.
+func (w *world) worker(env ...string) *testenv.WorkerProcess {
+	w.t.Helper()
 	if w.measures {
-		return testenv.PlainWorker(w.t, all)
+		return testenv.PlainWorker(w.t, w.env(env...))
 	}
-	return testenv.Worker(w.t, all)
+	return testenv.Worker(w.t, w.env(env...))
 }
 
 func (w *world) workers(n int, env ...string) []*testenv.WorkerProcess {
@@ -123,6 +129,7 @@ func (w *world) publish(key string, n int, pause time.Duration) {
 		w.published[id] = now
 		w.mu.Unlock()
 		msg := &nats.Msg{Subject: "events." + key, Data: []byte(strconv.Itoa(i)), Header: nats.Header{nats.MsgIdHdr: {id}}}
+		maps.Copy(msg.Header, w.header)
 		f, err := js.PublishMsgAsync(msg, jetstream.WithStallWait(10*time.Second))
 		if err != nil {
 			w.t.Errorf("publishing: %v", err)

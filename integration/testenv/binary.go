@@ -42,18 +42,18 @@ var (
 	buildPlainOnce = sync.OnceValues(func() (string, error) { return build(program, false) })
 )
 
-// build builds the command of an import path into a place that goes away by itself.
-func build(command string, race bool) (string, error) {
+// build builds the command of an import path into a place that goes away by itself, with the flags given.
+func build(command string, race bool, flags ...string) (string, error) {
 	dir, err := buildDir()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, filepath.Base(command))
-	args := []string{"build", "-o", path}
+	path := filepath.Join(dir, fmt.Sprint(filepath.Base(command), len(flags)))
 	if race {
 		path += "-race"
-		args = []string{"build", "-race", "-o", path}
+		flags = append(flags, "-race")
 	}
+	args := append([]string{"build", "-o", path}, flags...)
 	if printed, err := exec.Command("go", append(args, command)...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", command, err, printed)
 	}

@@ -40,6 +40,11 @@ func PlainWorker(t testing.TB, env map[string]string) *WorkerProcess {
 // WorkerProgram is Worker with a sluice that was built elsewhere, as another module has to.
 func WorkerProgram(t testing.TB, path string, env map[string]string) *WorkerProcess {
 	t.Helper()
+	return runWorker(t, workerCommand(t, path, env))
+}
+
+func workerCommand(t testing.TB, path string, env map[string]string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command(path, "worker")
 	cmd.Dir = t.TempDir()
 	// Of a name given twice the last value counts.
@@ -50,6 +55,11 @@ func WorkerProgram(t testing.TB, path string, env map[string]string) *WorkerProc
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
+	return cmd
+}
+
+func runWorker(t testing.TB, cmd *exec.Cmd) *WorkerProcess {
+	t.Helper()
 	p, err := startProcess(cmd)
 	if err != nil {
 		t.Fatal(err)
