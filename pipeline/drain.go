@@ -124,13 +124,26 @@ func (l *lane) hold(hard context.Context, counted bool) (end func()) {
 // too long it answers false, and the lane falls due again, here or elsewhere.
 func (w *Worker) awaitRoom(soft context.Context, key string) bool {
 	deadline := time.Now().Add(roomPatience)
-	for wait := leaseLead; w.keys.room(key) == 0 || w.promises.spare(time.Now()) == 0; wait = min(2*wait, laneRecheck) {
-		at := time.Now().Add(wait)
-		if at.After(deadline) || sleepUntil(soft, at) != nil {
+	for wait := leaseLead; soft.Err() == nil; wait = min(2*wait, laneRecheck) {
+		var freed <-chan struct{}
+		switch full := w.keys.room(key) == 0; {
+		case !full && w.promises.spare(time.Now()) > 0:
+			return true
+		case !full:
+			freed = w.promises.freed
+		}
+		if time.Now().Add(wait).After(deadline) {
 			return false
 		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-freed:
+		case <-timer.C:
+		case <-soft.Done():
+		}
+		timer.Stop()
 	}
-	return soft.Err() == nil
+	return false
 }
 
 // nextLease is when the lease has to be renewed at the latest, or can book more events.

@@ -11,6 +11,7 @@ const (
 	minPromises   = 64
 	leastPromises = 16 // while tokens grow too old
 	leastShare    = 1.0 / 64
+	fewEvents     = 4 // that one lane may lease in any case
 )
 
 // promises bounds what a worker promises for the near future by what it can keep: no more events held and leased than it
@@ -24,12 +25,16 @@ type promises struct {
 	horizon time.Duration
 	share   float64 // of what was pushed that may be promised
 
+	freed chan struct{} // an event more may be leased; holds one, for one lane that waits, which passes it on
+
 	second       time.Time // start of the second that is counted
 	pushed, late int       // in this second
 	before       int       // pushed in the second before
 }
 
-func newPromises() *promises { return &promises{horizon: maxHorizon, share: 1} }
+func newPromises() *promises {
+	return &promises{horizon: maxHorizon, share: 1, freed: make(chan struct{}, 1)}
+}
 
 // most is how many promises there may be.
 func (p *promises) most() int {
@@ -52,23 +57,47 @@ func (p *promises) spare(now time.Time) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.roll(now)
-	return max(0, p.most()-p.leased)
+	return p.free()
 }
 
-// take counts up to want events as leased, and says how many.
+// free is spare with the mutex held. Less than a few is none: a lease for each single event would cost the index more than
+// waiting for some more does.
+func (p *promises) free() int {
+	if n := p.most() - p.leased; n >= fewEvents {
+		return n
+	}
+	return 0
+}
+
+// take counts up to want events of a lane as leased, and says how many. One lane leaves most of what is spare to others: how
+// many it can have is known only when its lease is answered, and most have few.
 func (p *promises) take(now time.Time, want int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.roll(now)
-	n := max(0, min(want, p.most()-p.leased))
+	spare := p.free()
+	n := min(want, spare, max(fewEvents, spare/8))
 	p.leased += n
+	p.tell()
 	return n
+}
+
+// tell wakes one lane that waits, if there is room for it. The mutex is held.
+func (p *promises) tell() {
+	if p.free() == 0 {
+		return
+	}
+	select {
+	case p.freed <- struct{}{}:
+	default:
+	}
 }
 
 // give changes the number of leased events.
 func (p *promises) give(n int) {
 	p.mu.Lock()
 	p.leased += n
+	p.tell()
 	p.mu.Unlock()
 }
 
