@@ -145,6 +145,25 @@ func (s *RedisServer) PeakMemory() string {
 	return peak
 }
 
+// CPU is the processor time that the server has used.
+func (s *RedisServer) CPU() (used time.Duration) {
+	s.t.Helper()
+	info, err := s.client.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		s.t.Fatalf("asking Redis for its processor time: %v", err)
+	}
+	for _, field := range []string{"used_cpu_sys:", "used_cpu_user:"} {
+		_, after, _ := strings.Cut(info, field)
+		text, _, _ := strings.Cut(after, "\r\n")
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			s.t.Fatalf("reading Redis' processor time: %v", err)
+		}
+		used += time.Duration(seconds * float64(time.Second))
+	}
+	return used
+}
+
 // Start starts a killed server again at the same addresses, empty unless it persists or Save was called.
 func (s *RedisServer) Start() {
 	s.t.Helper()
