@@ -30,7 +30,7 @@ func TestWorkerWithAWrongClockCostsNothing(t *testing.T) {
 			wrong.WaitReady(30 * time.Second)
 			w.publish("ordered", waiting, 0)
 			w.parked(20 * time.Second)
-			since := time.Now()
+			since := time.Now().Add(leasedAhead)
 			var loading sync.WaitGroup
 			loading.Go(func() { w.load(keys, n, 8*time.Second) })
 			time.Sleep(4 * time.Second)
