@@ -131,11 +131,11 @@ func (r *rig) groups(groups []group) []answer {
 	answers := make([]answer, len(groups))
 	var left []int
 	for i, g := range groups {
-		before := int64(-1)
+		ok := false
 		if g.rule.plain && g.horizon >= 0 {
-			before = r.taken(g)
+			answers[i], ok = r.taken(g)
 		}
-		if answers[i] = (answer{granted: int64(len(g.members)), wait: -1, tokens: before}); before < 0 {
+		if !ok {
 			left = append(left, i)
 		}
 	}
@@ -176,17 +176,17 @@ func (r *rig) reserved(groups ...group) (answers []answer) {
 	return answers
 }
 
-// taken is what take answers to one group.
-func (r *rig) taken(g group) int64 {
+// taken is what take answers to one group, if it does.
+func (r *rig) taken(g group) (answer, bool) {
 	r.t.Helper()
 	sh := r.shard(g.key)
 	table := newTable(1, func(int) *rule { return g.rule })
-	args := append(table.args, 0, 1, 1, 1, len(g.members), g.cost)
+	args := append(table.args, 0, 1, 1, 1, len(g.members), g.cost, g.horizon.Microseconds())
 	rep, err := sh.run(takeScript, []string{sh.epochKey, sh.dueKey, sh.hashKey(g.key)}, args)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return integer(rep.values[0])
+	return readTaken(rep.values[0], len(g.members))
 }
 
 // decide carries out a batch of reservations of one bundle as Reserve does, and returns the first error beside all answers.

@@ -8,18 +8,20 @@ import (
 	"time"
 )
 
-// Most events are of keys with tokens enough and nothing else to know of. The script take serves those, and only those, for half
-// of what reserve costs Redis. Whether a key is one of them is known after the call only: what take leaves open goes on to
+// Most events are of keys with tokens enough, or nearly, and nothing else to know of. The script take serves those, and only those,
+// for half of what reserve costs Redis. Whether a key is one of them is known after the call only: what take leaves open goes on to
 // reserve, and so do, for a moment, the key's next events without asking first.
 
 // alike is what the entries of a run have in common; see take.lua.
 type alike struct {
 	shard, rule, n int
 	cost           int64
+	horizon        time.Duration
 }
 
 func (a alike) compare(b alike) int {
-	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.rule, b.rule), cmp.Compare(a.n, b.n), cmp.Compare(a.cost, b.cost))
+	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.rule, b.rule), cmp.Compare(a.n, b.n), cmp.Compare(a.cost, b.cost),
+		cmp.Compare(a.horizon, b.horizon))
 }
 
 // runTake carries out a batch in one call for each 256 keys.
@@ -49,7 +51,7 @@ func (b *bundle) takable(batch []reservation, out []reserved) []group {
 	}
 	return slices.DeleteFunc(groups, func(g group) bool {
 		for _, i := range g.members {
-			if batch[i].rule != g.rule || batch[i].cost != g.cost || b.detours.has(g.key) {
+			if batch[i] != g.reservation || b.detours.has(g.key) {
 				g.leave(out)
 				return true
 			}
@@ -69,7 +71,7 @@ func (g group) leave(out []reserved) {
 func (b *bundle) takeGroups(of *epochs, groups []group, out []reserved) error {
 	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
 	for i, g := range groups {
-		groups[i].alike = alike{of.places[g.shard], table.places[i], len(g.members), g.cost}
+		groups[i].alike = alike{of.places[g.shard], table.places[i], len(g.members), g.cost, g.horizon}
 	}
 	slices.SortFunc(groups, func(x, y group) int { return x.alike.compare(y.alike) })
 
@@ -77,27 +79,36 @@ func (b *bundle) takeGroups(of *epochs, groups []group, out []reserved) error {
 	for _, sh := range of.shards {
 		keys = append(keys, sh.epochKey, sh.dueKey)
 	}
-	args := append(b.callArgs(of, table, len(of.shards)*6), len(of.ids)-1)
+	args := append(b.callArgs(of, table, len(of.shards)*7), len(of.ids)-1)
 	args = of.furtherIDs(args)
 	for i := 0; i < len(groups); {
 		run, from := groups[i].alike, i
 		for ; i < len(groups) && groups[i].alike == run; i++ {
 			keys = append(keys, groups[i].shard.hashKey(groups[i].key))
 		}
-		args = append(args, i-from, run.shard, run.rule, run.n, run.cost)
+		args = append(args, i-from, run.shard, run.rule, run.n, run.cost, run.horizon.Microseconds())
 	}
 	r, err := b.callEpochs(takeScript, of, keys, args, len(groups))
 	if err != nil {
 		return err
 	}
 	for i, g := range groups {
-		if before := integer(r.values[i]); before >= 0 {
-			b.answer(g, answer{granted: int64(len(g.members)), wait: -1, tokens: before}, r, out)
+		if a, ok := readTaken(r.values[i], len(g.members)); ok {
+			b.answer(g, a, r, out)
 		} else {
 			g.leave(out)
 		}
 	}
 	return nil
+}
+
+// readTaken reads what take answers to n events, if it does.
+func readTaken(value any, n int) (answer, bool) {
+	if v, some := value.([]any); some {
+		return answer{wait: -1, tokens: integer(v[0]), rest: integer(v[1]), granted: integer(v[2]), slots: v[3:]}, true
+	}
+	before := integer(value)
+	return answer{wait: -1, tokens: before, granted: int64(n)}, before >= 0
 }
 
 // detours remembers which keys take had no answer for lately. Keys that share a place in it share the way.

@@ -1,17 +1,18 @@
--- take takes tokens for new events of keys that one bucket alone rules, when it pays for all of them: those of most keys. What it
--- doesn't answer is for reserve.
+-- take takes tokens for new events of keys that one bucket alone rules, now or at a slot within the horizon, when all of them get
+-- one: those of most keys. What it doesn't answer is for reserve.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}, then those of further shards, which only a single Redis may have in one call; then per
 --       entry: ratelimit:{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
---       number of further shards, the epoch id of each, then per run of entries that are alike: how many there are, the place
---       of their shard, from 1; their rule; n, the number of events of each; cost, the tokens of each event
+--       number of further shards, the epoch id of each, then per run of entries that are alike: how many there are; the place
+--       of their shard, from 1; their rule; n, the number of events of each; cost, the tokens of each event; horizon us
 -- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, per shard: calls, then per entry
---       the whole tokens before, or -1: nothing was taken, and nothing is known}
--- Invariant: what it grants, reserve would grant. Nothing is granted to a key with a lane, which is one with an entry in due, or
+--       the whole tokens before, if all were granted now; {tokens and rest before, granted now, then in how many us each promised
+--       slot is}; or -1: nothing was taken, and nothing is known}
+-- Invariant: what it grants and promises, reserve would. Nothing to a key with a lane, which is one with an entry in due, or
 --       with events on their way into one, or whose receiver is away.
 --
--- cat base.lua take.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 1 1 1 1 1
+-- cat base.lua take.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 1 1 1 1 1 1000000
 local all, a = rules()
 local shards = 1 + tonumber(ARGV[a])
 local sinces, lanes, calls, others, reply = {}, {}, {}, {1}, {0, 0}
@@ -45,10 +46,24 @@ local function text(n)
   return t
 end
 
--- Of the run at hand: its bucket, the tokens of an entry, and when the shard's buckets were lost.
-local c, num, den, burst, want, margin, since, due
+-- Of the run at hand: its bucket, the events of an entry, and when the shard's buckets were lost.
+local c, num, den, burst, n, price, horizon, margin, since, due
 
--- pay lets the bucket of a key pay for an entry, and answers the tokens that were there before, -1 if it doesn't.
+-- book answers for a bucket with w + f/den tokens how many events go now and in how many us each of the others does; nil if that
+-- is too late for one of them.
+local function book(w, f)
+  local granted = min(n, max(0, floor(w / price)))
+  local out, left = {w, f, granted}, w - granted * price
+  for _ = granted + 1, n do
+    local us = ceil(((price - left) * den - f) / num)
+    if us > horizon then return nil end
+    out[#out + 1] = us
+    left = left - price
+  end
+  return out
+end
+
+-- pay lets the bucket of a key pay for an entry, and answers as take does.
 local function pay(key)
   local v = pcall('HMGET', key, c.tokens, c.frac, c.at, c.denField, 'exp', 'opened', 'closedUntil')
   if v.err or v[6] and later(v[6]) or v[7] and later(v[7]) then return -1 end
@@ -57,7 +72,7 @@ local function pay(key)
     if v[1] or v[2] or v[3] or exp ~= 0 or since > now then return -1 end
     w, f, at = since == 0 and burst or 0, 0, since
   elseif not (w and f and at and exp) or tonumber(known) ~= den or w % 1 + f % 1 + at % 1 + exp % 1 ~= 0
-    or w < 0 or f < 0 or f >= den or at > now then
+    or f < 0 or f >= den or at > now or w < 0 and w * den + f < -num * HORIZON then
     return -1
   end
   local missing, gone = (burst - w) * den - f, now - at -- in tokens / den
@@ -68,7 +83,9 @@ local function pay(key)
     f, missing = u % den, missing - gone * num
     w = w + (u - f) / den
   end
-  if want > w or due and call('ZSCORE', due, string.match(key, '[^:]*$')) then return -1 end
+  local want, answer = n * price, w
+  if want > w then answer = book(w, f) end
+  if not answer or due and call('ZSCORE', due, string.match(key, '[^:]*$')) then return -1 end
 
   local need, tokens, frac = now + ceil((missing + want * den) / num), text(w - want), text(f)
   if not known or exp < need then
@@ -78,20 +95,21 @@ local function pay(key)
   else
     call('HSET', key, c.tokens, tokens, c.frac, frac, c.at, nows)
   end
-  return w
+  return answer
 end
 
-local k, e, n = 2 * shards, a + shards, 2 + shards
+local k, e, r = 2 * shards, a + shards, 2 + shards
 while k < #KEYS do
   local entries, place, L = tonumber(ARGV[e]), tonumber(ARGV[e + 1]), all[ARGV[e + 2]]
-  c, want, margin, since, due = L[1], ARGV[e + 3] * ARGV[e + 4], L.margin, sinces[place], lanes[place] and KEYS[2 * place]
+  n, price, horizon = tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4]), tonumber(ARGV[e + 5])
+  c, margin, since, due = L[1], L.margin, sinces[place], lanes[place] and KEYS[2 * place]
   num, den, burst = c.num, c.den, c.burst
   for i = 1, entries do
-    local before = pay(KEYS[k + i])
-    reply[n + i] = before
-    if before >= 0 then calls[place] = true end
+    local answer = pay(KEYS[k + i])
+    reply[r + i] = answer
+    if answer ~= -1 then calls[place] = true end
   end
-  k, n, e = k + entries, n + entries, e + 5
+  k, r, e = k + entries, r + entries, e + 6
 end
 for i = 1, shards do
   if calls[i] then reply[2 + i] = call('HINCRBY', KEYS[2 * i - 1], 'n', '1') end
