@@ -11,6 +11,7 @@ const (
 	laneLinger   = 200 * time.Millisecond // a lane whose next slot is no further away is kept
 	laneRenew    = 1500 * time.Millisecond
 	laneRecheck  = 100 * time.Millisecond // a lane that has nothing to lease, or no room, is looked at again
+	slotGrace    = 20 * time.Millisecond  // for a push after its slot: most are done then
 	roomPatience = 900 * time.Millisecond // how long a claimed lane waits for room: its claim is good for a second
 	laneShutdown = 2 * time.Second        // for giving lanes back after the drain time
 )
@@ -243,7 +244,9 @@ func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 	}
 	wait := got.Next
 	switch {
-	case wait < 0, wait == 0 && len(got.Events) == 0: // all is leased, or a probe is out
+	case wait < 0: // all is leased: what other workers park has no slot before the last one's, by when the lease mostly is over
+		wait = max(laneRecheck, time.Until(lastSlot(got.Events))+slotGrace)
+	case wait == 0 && len(got.Events) == 0: // a probe is out
 		wait = laneRecheck
 	case len(got.Events) == 0:
 		wait = max(wait, leaseLead)
@@ -254,6 +257,13 @@ func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 	for _, e := range got.Events {
 		l.todo.add(w.fetch(ctx, l, e))
 	}
+}
+
+func lastSlot(events []Leased) (last time.Time) {
+	for _, e := range events {
+		last = latest(last, e.At)
+	}
+	return last
 }
 
 // settle tells the index what became of events, and ends the lease when nothing is out and nothing is due soon.
