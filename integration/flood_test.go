@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -27,9 +26,6 @@ func beginFlood(t *testing.T, env ...string) *flooded {
 	flood, perSecond, keys := 30_000, 10_000, 40
 	if testenv.Soak() {
 		flood, perSecond, keys = 1_000_000, 30_000, 200
-		// The server is in the drill's process, where it would be collected beside all that the drill and the receiver note.
-		t.Cleanup(func() { debug.SetGCPercent(100) })
-		debug.SetGCPercent(400)
 	}
 	d := &flooded{world: newWorld(t), flood: flood}
 	d.measures = true

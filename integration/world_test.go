@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,14 @@ const ackWait = 3 * time.Second
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	if testenv.Soak() {
+		// NATS is in the drill's process, where it would be collected with all that drill and receiver note of a million events.
+		often, limit := debug.SetGCPercent(400), debug.SetMemoryLimit(3<<30)
+		t.Cleanup(func() {
+			debug.SetGCPercent(often)
+			debug.SetMemoryLimit(limit)
+		})
+	}
 	w := &world{
 		t: t, nats: testenv.NATS(t), redis: testenv.Redis(t), receiver: testenv.Receiver(t),
 		published: map[string]time.Time{}, order: map[string]uint64{}, removed: map[string]bool{},
