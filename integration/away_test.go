@@ -14,6 +14,7 @@ import (
 // The receiver answers 503 to all for a while, under load: it gets few requests, events stay in the source, and all is
 // delivered after.
 func TestUnavailableReceiverIsLeftAloneAndGetsEverythingLater(t *testing.T) {
+	beside(t)
 	outage, keys, rate := 2*time.Second, 40, 10
 	if testenv.Soak() {
 		outage, keys, rate = 20*time.Second, 100, 20
@@ -80,6 +81,7 @@ func TestUnavailableReceiverIsLeftAloneAndGetsEverythingLater(t *testing.T) {
 
 // One of two workers can't reach the receiver: the other gets its events.
 func TestWorkerThatAloneCannotReachTheReceiverLeavesItsEventsToOthers(t *testing.T) {
+	beside(t)
 	w := newWorld(t)
 	gone := testenv.Receiver(t)
 	at := gone.URL()

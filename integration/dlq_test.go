@@ -41,6 +41,7 @@ func (w *world) replay(args ...string) (selected, replayed int) {
 // A receiver refuses a key's events and recovers: replayed they arrive under their ids, with all attempts ahead, and no
 // faster than the limit. Nobody else notices.
 func TestReplayedDeadLettersAreShapedLikeAnyEvents(t *testing.T) {
+	beside(t)
 	const dead, live = 30, 40
 	w := newWorld(t)
 	w.receiver.Handle(func(r testenv.Request) testenv.Response {

@@ -61,6 +61,7 @@ func (w *world) duplicates() int {
 
 // Workers are killed under load, again and again: nothing is lost, and what is delivered twice was in flight.
 func TestKilledWorkersLoseNothing(t *testing.T) {
+	beside(t)
 	const concurrency = 64
 	kills, pause, keys, n := 3, time.Second, 20, 60
 	if testenv.Soak() {
@@ -97,6 +98,7 @@ func TestKilledWorkersLoseNothing(t *testing.T) {
 
 // Workers are stopped and replaced under load, one after another: what they held goes to the others at once.
 func TestStoppedWorkersHandOverWithoutDuplicates(t *testing.T) {
+	beside(t)
 	stops, pause, number := 3, 700*time.Millisecond, 2
 	if testenv.Soak() {
 		stops, pause, number = 12, 2*time.Second, 4
@@ -143,6 +145,7 @@ func (w *world) gapAfter(since time.Time) time.Duration {
 
 // The receiver refuses events for good: they are dead-lettered after one attempt.
 func TestRefusedEventsAreDeadLetteredAtOnce(t *testing.T) {
+	beside(t)
 	w := newWorld(t)
 	w.receiver.Handle(func(r testenv.Request) testenv.Response {
 		if r.Key == "k00" {
@@ -176,6 +179,7 @@ func TestRefusedEventsAreDeadLetteredAtOnce(t *testing.T) {
 
 // One push of a key is answered 429 with Retry-After: nothing of the key goes before, and the others lose no attempt.
 func TestRetryAfterClosesTheKey(t *testing.T) {
+	beside(t)
 	const pause = 3 * time.Second
 	w := newWorld(t)
 	var mu sync.Mutex
@@ -224,7 +228,7 @@ func TestRetryAfterClosesTheKey(t *testing.T) {
 
 // One key's endpoint hangs: the others notice nothing.
 func TestHangingEndpointSlowsNobodyElse(t *testing.T) {
-	hang, n, took := 3*time.Second, 150, 5*time.Second
+	hang, n, took := 3*time.Second, 120, 3*time.Second
 	if testenv.Soak() {
 		hang, n, took = 10*time.Second, 500, 15*time.Second
 	}

@@ -10,6 +10,7 @@ import (
 
 // Two limits of different kinds must agree: neither is exceeded, and what they leave is used.
 func TestSeveralLimitsHoldAtTheReceiver(t *testing.T) {
+	beside(t)
 	w := newWorld(t)
 	w.workers(2, "LIMIT=20/s burst 5, 24/3s sliding, 100/s leaky")
 	w.publish("k", 60, 0)

@@ -165,6 +165,7 @@ func (o *outage) promptly(want func(key string) bool) float64 {
 // All workers lose Redis beside a flood: together they let pass what each limit allows, nearly all of it, and nobody notices
 // the return.
 func TestWorkersShareTheLimitsWhileRedisIsAway(t *testing.T) {
+	beside(t)
 	o := beginOutage(t, 58)
 	flood, looks := 20, 800*time.Millisecond
 	if testenv.Soak() { // 20,000 waiting events have to be indexed at the return
@@ -203,6 +204,7 @@ func TestWorkersShareTheLimitsWhileRedisIsAway(t *testing.T) {
 
 // Redis hangs and goes on with all its data: its buckets have filled meanwhile, and that brings no burst.
 func TestRedisThatComesBackWithItsDataBringsNoBurst(t *testing.T) {
+	beside(t)
 	o := beginOutage(t, 58)
 	// A call ends after a second, and the next in its queue may begin just before Redis is taken for away.
 	const noticed = 2 * time.Second
@@ -220,6 +222,7 @@ func TestRedisThatComesBackWithItsDataBringsNoBurst(t *testing.T) {
 }
 
 func TestNothingIsPushedWhileRedisIsAwayIfSoSet(t *testing.T) {
+	beside(t)
 	o := beginOutage(t, 30, "ON_REDIS_DOWN=closed")
 	o.run()
 	const promised = time.Second // what Redis had promised before, and its outage was noticed
@@ -233,6 +236,7 @@ func TestNothingIsPushedWhileRedisIsAwayIfSoSet(t *testing.T) {
 }
 
 func TestEverythingPassesWhileRedisIsAwayIfSoSet(t *testing.T) {
+	beside(t)
 	o := beginOutage(t, 60, "ON_REDIS_DOWN=open")
 	o.run()
 	from, to := o.killed.Add(time.Second), o.back
@@ -248,6 +252,7 @@ func TestEverythingPassesWhileRedisIsAwayIfSoSet(t *testing.T) {
 
 // One of three workers is cut off from Redis: the others get its events, and the limit holds.
 func TestWorkerThatAloneIsWithoutRedisLeavesItsEventsToOthers(t *testing.T) {
+	beside(t)
 	w := newWorld(t)
 	redis, err := url.Parse(w.redis.URL())
 	if err != nil {

@@ -15,6 +15,7 @@ var seed = flag.Uint64("seed", 0, "of the faults; 0: another each time")
 // Faults of all kinds in a random order, under load and with a receiver that answers what it likes: nothing is lost, the
 // bound holds, and all is quiet at the end. The same seed gives the same faults, though not the same moments.
 func TestRandomFaultsLoseNothing(t *testing.T) {
+	beside(t)
 	number := 4
 	if testenv.Soak() {
 		number = 100

@@ -68,6 +68,7 @@ func TestRecreatedLaneStreamIsFollowed(t *testing.T) {
 // Nobody runs `sluice setup` after the lane stream was deleted under load: a worker makes it again, once, and what isn't in the
 // deleted one is delivered.
 func TestDeletedLaneStreamIsMadeAgainByAWorker(t *testing.T) {
+	beside(t)
 	w := newWorld(t)
 	workers := w.workers(2, "LIMIT=40/s burst 1")
 	w.publish("k", 60, 0)

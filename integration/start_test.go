@@ -120,6 +120,7 @@ func TestMissingStreamIsAClearEndAndSetupMendsIt(t *testing.T) {
 
 // An NDJSON file goes through publish, the stream, the limiter and out to the receiver, shaped.
 func TestFileOfEventsArrivesShaped(t *testing.T) {
+	beside(t)
 	nats, redis, receiver := testenv.NATS(t), testenv.Redis(t), testenv.Receiver(t)
 	env := []string{"NATS_URL=" + nats.URL()}
 	if code, _, stderr := command(t, append(env, "SETUP=all"), "", "setup"); code != 0 {
@@ -166,6 +167,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 
 // The servers go away and come back while it works.
 func TestServersThatRestartLoseNothing(t *testing.T) {
+	beside(t)
 	w := newWorld(t)
 	workers := w.workers(2, "LIMIT=100/s burst 20")
 	restart := func(name string, fn func()) {

@@ -59,6 +59,7 @@ func (w *world) outOfOrder(key string) (list []string) {
 // Three workers, one of which is killed under load, and a receiver that fails now and then: no key has more pushes in flight
 // than it may, and with one at a time its events come in the order of the source.
 func TestPushesInFlightAreCountedAndInOrder(t *testing.T) {
+	beside(t)
 	t.Run("one", func(t *testing.T) { drillTogether(t, 1, true) })
 	t.Run("three", func(t *testing.T) { drillTogether(t, 3, testenv.Soak()) })
 }

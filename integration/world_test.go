@@ -38,6 +38,13 @@ type world struct {
 // ackWait of the drills' consumer: short, so that what a killed worker held comes back soon.
 const ackWait = 3 * time.Second
 
+// beside lets a drill run beside another one: both mostly wait. In full size it has the machine for itself.
+func beside(t *testing.T) {
+	if !testenv.Soak() {
+		t.Parallel()
+	}
+}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	if testenv.Soak() {
