@@ -156,6 +156,7 @@ func TestAnswersThatWroteNothingDontHideFailedWrites(t *testing.T) {
 }
 
 func TestBreakerCountsARedisThatTakesNoWritesAsAway(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "10/s burst 20")
 	set := func(name, value string) {
 		t.Helper()

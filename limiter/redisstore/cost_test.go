@@ -153,6 +153,7 @@ func (r *rig) checkCosts(when string) {
 
 // Whatever becomes of the events of a lane, and however often it is said, what they cost stays what is noted.
 func TestCostsOfALaneAreNotedExactly(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := newRig(t, "1/s burst 20")

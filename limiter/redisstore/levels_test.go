@@ -141,6 +141,7 @@ func TestLevelsAreNotToldOfAnotherState(t *testing.T) {
 
 // Reading works where writing doesn't, and says nothing about it.
 func TestLevelsNeitherOpenNorCloseTheBreaker(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "10/s")
 	r.server.Kill()
 	for range breakAfter {

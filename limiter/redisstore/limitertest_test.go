@@ -16,6 +16,7 @@ import (
 )
 
 func TestLimiterConformsOnOneRedisAndOnACluster(t *testing.T) {
+	t.Parallel()
 	t.Run("single", func(t *testing.T) { limiterConforms(t, testenv.Redis(t).Client()) })
 	t.Run("cluster", func(t *testing.T) {
 		opt, err := redis.ParseClusterURL(testenv.RedisCluster(t).URL())

@@ -142,6 +142,7 @@ func TestManyWaitingKeysAreRearmedSoonAndOnce(t *testing.T) {
 
 // Lanes that fall due and have to wait once more all the time must not keep a worker at it for ever.
 func TestRearmEndsAlthoughKeysWaitOnceMore(t *testing.T) {
+	t.Parallel()
 	r, _ := newLimitedRig(t, "1/h")
 	const keys = 20_000
 	later := func(key string) {
