@@ -16,15 +16,16 @@ var seed = flag.Uint64("seed", 0, "of the faults; 0: another each time")
 // bound holds, and all is quiet at the end. The same seed gives the same faults, though not the same moments.
 func TestRandomFaultsLoseNothing(t *testing.T) {
 	beside(t)
-	number := 4
+	least, lasts := 4, time.Duration(0)
 	if testenv.Soak() {
-		number = 100
+		least, lasts = 100, 10*time.Minute
 	}
 	d := newFaultDrill(t)
 	d.answers = moody(d.seed)
 	d.receiver.Handle(d.answers)
 	end := d.load(12, 20)
-	for range number {
+	number := 0
+	for begin := time.Now(); number < least || time.Since(begin) < lasts; number++ {
 		time.Sleep(time.Duration(200+d.rnd.IntN(600)) * time.Millisecond)
 		d.strike(faults[d.rnd.IntN(len(faults))])
 	}
@@ -33,6 +34,7 @@ func TestRandomFaultsLoseNothing(t *testing.T) {
 	if len(d.ids()) < number*50 {
 		t.Errorf("only %d events were published", len(d.ids()))
 	}
+	t.Logf("%d faults", number)
 }
 
 // moody answers by the event's id and attempt, so that a seed gives the same answers.
