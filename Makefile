@@ -102,7 +102,7 @@ else
 	@:
 endif
 
-# The long drills beside the short ones; the better part of an hour.
+# The long drills beside the short ones; about an hour.
 soak: tools
 	SLUICE_SOAK=1 SLUICE_RACE=1 go test -count=1 -timeout 90m -v ./integration/...
 
