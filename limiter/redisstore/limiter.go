@@ -28,7 +28,7 @@ type LimiterOptions struct {
 
 // Limiter is what [limiter.Local] is, with its tokens in Redis: all processes that use the same Redis and name share them. It has
 // no lanes, starts nothing and needs no end. All methods may be called at the same time; calls that come while one is in
-// flight go to Redis together.
+// flight go to Redis together. A call is one round trip; the first refusal of a key in a second is two.
 //
 // A Redis that has lost its data brings no fresh burst, as long as one of the processes that knew them is alive: a key then
 // holds what can have been refilled since.
