@@ -56,7 +56,11 @@ func (d *faultDrill) load(keys, perSecond int) (end func()) {
 		close(enough)
 		loading.Wait()
 		d.receiver.Handle(func(testenv.Request) testenv.Response { return testenv.Response{} })
-		dead := d.settled(60 * time.Second)
+		patience := time.Minute
+		if testenv.Soak() {
+			patience = 5 * time.Minute // what waits goes by its limit
+		}
+		dead := d.settled(patience)
 		d.atRest(dead)
 		again := 0
 		for _, n := range d.receiver.IDs() {
