@@ -13,8 +13,8 @@ import (
 
 func (l *logged) count(what string) int { return strings.Count(l.String(), what) }
 
-// keep runs a keeper until the test ends. It looks by itself only once in a minute.
-func keep(t *testing.T, js jetstream.JetStream, cfg Config, log *logged, told func()) (*Lanes, *DeadLetters) {
+// keep runs a keeper until the test ends. By itself it looks once in so long.
+func keep(t *testing.T, js jetstream.JetStream, cfg Config, log *logged, idle time.Duration, told func()) (*Lanes, *DeadLetters) {
 	t.Helper()
 	lanes := openLanes(t, js, cfg)
 	dead, err := OpenDeadLetters(t.Context(), js, cfg)
@@ -22,7 +22,7 @@ func keep(t *testing.T, js jetstream.JetStream, cfg Config, log *logged, told fu
 		t.Fatal(err)
 	}
 	k := NewKeeper(js, cfg, lanes, dead, log.log(), told)
-	k.pace = keeperPace{idle: time.Minute, gap: 10 * time.Millisecond}
+	k.pace = keeperPace{idle: idle, gap: 10 * time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { k.Run(ctx) })
@@ -50,7 +50,7 @@ func TestDeletedStreamsAreMadeAgainOnceByWhoeverMissesThem(t *testing.T) {
 	const workers = 4
 	lanes, dead := make([]*Lanes, workers), make([]*DeadLetters, workers)
 	for i := range workers {
-		lanes[i], dead[i] = keep(t, connect(t, cfg), cfg, &log, func() { told.Add(1) })
+		lanes[i], dead[i] = keep(t, connect(t, cfg), cfg, &log, time.Second, func() { told.Add(1) }) // one may have missed nothing
 	}
 	old := appendEvent(t, lanes[0], event("k", 1, "data"))
 	deleteOwn(t, js)
@@ -93,7 +93,7 @@ func TestWithoutSetupADeletedStreamIsToldAndNotMade(t *testing.T) {
 	by := cfg
 	by.Setup = SetupOff
 	var log logged
-	lanes, _ := keep(t, js, by, &log, func() {})
+	lanes, _ := keep(t, js, by, &log, time.Minute, func() {})
 	deleteOwn(t, js)
 	for i := range 3 {
 		if _, err := lanes.Append(t.Context(), event("k", uint64(i+1), "data")); err == nil {

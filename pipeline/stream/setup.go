@@ -169,9 +169,12 @@ func ensureOwn(ctx context.Context, js jetstream.JetStream, cfg Config, quota st
 				"by a user who may create streams", want.Name), err}
 		}
 		doing := "creating stream " + want.Name
-		_, err = js.CreateStream(ctx, want)
+		s, err = js.CreateStream(ctx, want)
 		if err == nil {
 			action.Did = "created"
+			if first := s.CachedInfo().State.FirstSeq; want.FirstSeq > 0 && first != want.FirstSeq {
+				action.Did = "exists" // another worker was faster, by microseconds: the server gave both the stream
+			}
 			return action, nil
 		}
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
