@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sluice/integration/testenv"
 )
 
 // root is the top of the repository, seen from this package.
@@ -189,7 +191,7 @@ func repositoryFiles(t *testing.T) []string {
 	printed, err := git.Output()
 	if err != nil {
 		if _, statErr := os.Stat(filepath.Join(root, ".git")); errors.Is(statErr, os.ErrNotExist) {
-			t.Skip("this copy of the sources is no git repository")
+			testenv.Lacks(t, "the git repository of these sources", "clone it")
 		}
 		t.Fatalf("listing the files: %v", err)
 	}

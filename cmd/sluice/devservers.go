@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -171,9 +170,7 @@ func (*fatalLog) Tracef(string, ...any)  {}
 // startRedis starts a Redis in memory. It lets keys expire only when it is told that time has passed, and each call makes
 // some garbage: unless the person has decided on it, collecting that less often makes it a quarter faster.
 func (s *devServers) startRedis() error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
+	collectLess(400)
 	redis := miniredis.NewMiniRedis()
 	port, err := firstFree(devRedisPort, redis.StartAddr)
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"sluice/integration/testenv"
 )
 
 // terminal is a command on a pseudo-terminal.
@@ -32,7 +34,7 @@ func startOnTerminal(t *testing.T, rows, columns uint16, env []string, args ...s
 	term.cmd = sluiceCommand(t, append([]string{"TERM=xterm-256color"}, env...), args...)
 	var err error
 	if term.pty, err = pty.StartWithSize(term.cmd, &pty.Winsize{Rows: rows, Cols: columns}); err != nil {
-		t.Skipf("there are no pseudo-terminals: %v", err)
+		testenv.Lacks(t, "a pseudo-terminal", err.Error())
 	}
 	go func() {
 		defer close(term.ended)

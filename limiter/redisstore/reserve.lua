@@ -1,16 +1,16 @@
 -- reserve takes tokens for new events, now or at a slot within the horizon, or says that they have to wait.
 --
--- KEYS  1 epoch:{tag}, then those of further shards, which only a single Redis may have in one call; then per entry: ratelimit:{tag}:<key> lane:{tag}:<key> busy:{tag}:<key> retry:{tag}:<key>
+-- KEYS  1 epoch:{tag}, then those of further shards, which only a single Redis may have in one call; then per entry:
+--       ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
 --       most events of a key that wait (-1: any), number of further shards, the epoch id of each, then per entry: the
 --       place of its shard, from 1; its rule; n, the number of events; cost, the tokens of each; horizon us (-1: grant
 --       nothing)
 -- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, calls, then per further shard:
---       calls, then per entry
---       {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be parked, us until
---       one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that limit's
---       place from 0, what the events ahead cost beyond one token each, then in how many us each promised slot is}}; what is neither granted, promised nor parked would wait
---       too long
+--       calls, then per entry {code (0 by the limits, 1 others wait ahead, 2 cooling, 3 paused, -1 damaged), granted now, to be
+--       parked, us until one more could go (-1: unknown), events ahead, tokens and rest before of the limit with the fewest, that
+--       limit's place from 0, what the events ahead cost beyond one token each, then in how many us each promised slot is}};
+--       what is neither granted, promised nor parked would wait too long
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --

@@ -30,7 +30,6 @@ const (
 func newRule(ruling *limiter.Ruling, maxWait time.Duration) (*rule, error) {
 	limits := ruling.Limits
 	r := &rule{ruling: ruling, maxCost: limits.MaxCost(), unlimited: limits.Unlimited()}
-	r.plain = len(limits) == 1 && limits[0].Kind == limiter.Bucket && !limits.Unlimited() && !limits.Paused()
 	mode := modeCounted
 	switch {
 	case limits.Unlimited():
@@ -38,6 +37,7 @@ func newRule(ruling *limiter.Ruling, maxWait time.Duration) (*rule, error) {
 	case limits.Paused():
 		mode, limits = modePaused, nil
 	}
+	r.plain = mode == modeCounted && len(limits) == 1 && limits[0].Kind == limiter.Bucket
 	r.args = []any{mode, len(limits)}
 	late := true
 	for _, l := range limits {
