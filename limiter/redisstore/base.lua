@@ -54,6 +54,19 @@ local function epoch(key, id)
   return e[1] and e[1] == id, tonumber(e[2] or '') or 0
 end
 
+-- shards answers of the shards of a call, whose keys stand first in KEYS, so many of each, since when their buckets have been
+-- filling, where in ARGV their ids end, of which all but the first begin at a, behind their number, and what to answer if some
+-- are others now: nothing must be touched then.
+local function shards(a, keys)
+  local n, sinces, others = 1 + tonumber(ARGV[a]), {}, {1}
+  for i = 1, n do
+    local ok
+    ok, sinces[i] = epoch(KEYS[keys * (i - 1) + 1], i == 1 and ARGV[1] or ARGV[a + i - 1])
+    if not ok then others[#others + 1] = i end
+  end
+  return sinces, a + n, others[2] and others
+end
+
 -- limits answers the limits of the rule that begins at a in ARGV, and where it ends.
 local function limits(a)
   local L = {tol = tonumber(ARGV[3]), margin = tonumber(ARGV[4]), mode = tonumber(ARGV[a])}

@@ -121,12 +121,9 @@ func (s *Store) try(ctx context.Context) error {
 		return err
 	}
 	sh := s.shards[int(s.tries.Add(1))%len(s.shards)]
-	sh.mu.Lock()
-	known := sh.epoch != ""
-	sh.mu.Unlock()
 	var err error
-	if known {
-		_, err = sh.runPark(nil)
+	if of := newEpochs(); of.add(sh) {
+		err = sh.bundle.parkIn(of, nil, nil, nil)
 	} else {
 		_, err = sh.epochCall(ctx, nil, "open", 0)
 	}

@@ -140,7 +140,7 @@ func TestAnswersThatWroteNothingDontHideFailedWrites(t *testing.T) {
 		if !r.reachable() {
 			t.Fatal("taken for away before it has failed thrice")
 		}
-		if _, err := r.shard("k").claim(10); err != nil {
+		if _, err := r.claimShard("k", 10); err != nil {
 			t.Fatal(err)
 		}
 		if a := r.ask("full", 1, 0); a.granted != 0 {

@@ -149,7 +149,7 @@ func drains(ctx context.Context, s *Store, key string) error {
 		}
 	}
 	s.shard(key).look = time.Time{}
-	claimed, err := s.shard(key).claim(16)
+	claimed, err := s.claimShard(key, 16)
 	if err != nil || !slices.Equal(claimed, []string{key}) {
 		return fmt.Errorf("claimed %q, %w", claimed, err)
 	}

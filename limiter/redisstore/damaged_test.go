@@ -80,7 +80,7 @@ func (c *crowd) newcomers() {
 			}
 			batch = append(batch, pipeline.ParkRequest{Key: key, Entry: e, Counted: n == 1})
 		}
-		infos, err := c.sh.runPark(batch)
+		infos, err := each(c.sh.bundle.runPark(batch))
 		var drops []dropped
 		for i := range infos {
 			e := infos[i].Collapsed
@@ -110,7 +110,7 @@ func (c *crowd) lease() {
 		}
 		batch = append(batch, l)
 	}
-	leases, err := c.sh.runLease(batch)
+	leases, err := each(c.sh.bundle.runLease(batch))
 	answers := make([]string, len(leases))
 	for i, l := range leases {
 		answers[i] = fmt.Sprint(l.Token, l.LaneInfo, told(l))
@@ -134,7 +134,7 @@ func (c *crowd) settle() {
 		}
 		batch = append(batch, r)
 	}
-	answers, err := c.sh.runSettle(batch)
+	answers, err := c.sh.bundle.runSettle(batch)
 	tell(c, "settle", answers, err)
 }
 

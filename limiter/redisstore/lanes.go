@@ -2,12 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
-	"strconv"
-	"sync"
-	"time"
 
 	"sluice/limiter"
 	"sluice/pipeline"
@@ -15,7 +10,7 @@ import (
 
 // Park adds an event, whose body is stored, to its lane.
 func (s *Store) Park(ctx context.Context, r pipeline.ParkRequest) (pipeline.LaneInfo, error) {
-	return s.shard(r.Key).park.do(ctx, r)
+	return ask(ctx, s.shard(r.Key).bundle.park, r)
 }
 
 // parking is the events of one entry, as places in the batch. Those of a key go together, but for those that say more of it.
@@ -44,35 +39,57 @@ func parkings(batch []pipeline.ParkRequest) (all []parking) {
 	return all
 }
 
-func (sh *shard) runPark(batch []pipeline.ParkRequest) ([]pipeline.LaneInfo, error) {
-	parkings := parkings(batch)
-	keys := append(make([]string, 0, 2+5*len(parkings)), sh.epochKey, sh.dueKey)
-	sh.ruling.RLock()
-	defer sh.ruling.RUnlock()
-	table := newTable(len(parkings), func(i int) *rule { return sh.rule(parkings[i].Key, parkings[i].Tier) })
-	args := append(slices.Grow(table.args, 1+6*len(parkings)+4*len(batch)), lead.Microseconds())
+func (b *bundle) runPark(batch []pipeline.ParkRequest) ([]answered[pipeline.LaneInfo], error) {
+	out := make([]answered[pipeline.LaneInfo], len(batch))
+	of := newEpochs()
+	able := slices.DeleteFunc(parkings(batch), func(p parking) bool {
+		if of.add(b.shard(p.Key)) {
+			return false
+		}
+		for _, event := range p.events {
+			out[event].err = ErrEpoch
+		}
+		return true
+	})
+	if len(able) == 0 {
+		return out, nil
+	}
+	if err := b.parkIn(of, able, batch, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// parkIn makes one call for entries of shards whose epochs are known.
+func (b *bundle) parkIn(of *epochs, parkings []parking, batch []pipeline.ParkRequest, out []answered[pipeline.LaneInfo]) error {
+	b.ruling.RLock()
+	defer b.ruling.RUnlock()
+	table := newTable(len(parkings), func(i int) *rule { return b.rule(parkings[i].Key, parkings[i].Tier) })
+	keys := of.keys(5 * len(parkings))
+	args := append(b.callArgs(of, table.args, 1+7*len(parkings)+4*len(batch)), lead.Microseconds())
 	for i, p := range parkings {
-		keys = sh.laneKeys(keys, p.Key)
-		args = append(args, limiter.EncodeKey(p.Key), table.places[i], p.Tier, p.Sleep.Microseconds(), p.Failure, len(p.events))
+		sh := b.shard(p.Key)
+		token := limiter.EncodeKey(p.Key)
+		keys = sh.laneKeysOf(keys, token)
+		args = append(args, of.places[sh], token, table.places[i], p.Tier, p.Sleep.Microseconds(), p.Failure, len(p.events))
 		for _, event := range p.events {
 			r := batch[event]
 			args = append(args, member(r.Entry), r.Entry.Order, bit(r.Counted), r.After.Microseconds())
 		}
 	}
-	r, err := sh.run(parkScript, keys, args)
+	r, err := b.callEpochs(parkScript, of, keys, args)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := make([]pipeline.LaneInfo, len(batch))
 	values := r.values
 	for _, p := range parkings {
-		values = sh.parked(p, values, out)
+		values = b.shard(p.Key).parked(p, values, out)
 	}
-	return out, nil
+	return nil
 }
 
 // parked tells the events of an entry what became of them, and answers the values behind the entry's.
-func (sh *shard) parked(p parking, values []any, out []pipeline.LaneInfo) []any {
+func (sh *shard) parked(p parking, values []any, out []answered[pipeline.LaneInfo]) []any {
 	info := sh.laneInfo(values[0], values[1])
 	if info.Waiting < 0 {
 		sh.damaged(p.Key)
@@ -80,7 +97,7 @@ func (sh *shard) parked(p parking, values []any, out []pipeline.LaneInfo) []any 
 	}
 	info.Extra = integer(values[2])
 	for _, event := range p.events {
-		out[event] = info
+		out[event].r = info
 	}
 	dropped := integer(values[3])
 	values = values[4:]
@@ -88,7 +105,7 @@ func (sh *shard) parked(p parking, values []any, out []pipeline.LaneInfo) []any 
 		event := p.events[integer(values[0])-1]
 		over, _ := values[1].(string)
 		var err error
-		if out[event].Collapsed, err = collapsed(over); err != nil {
+		if out[event].r.Collapsed, err = collapsed(over); err != nil {
 			sh.damaged(p.Key) // the event itself has its place; the other stays until the lane is mended
 		}
 		values = values[2:]
@@ -105,216 +122,46 @@ func (sh *shard) laneInfo(waiting, next any) pipeline.LaneInfo {
 	return info
 }
 
-// longestLook bounds how long a worker doesn't look at a shard: lanes that others parked or gave back are found by it.
-const longestLook = 250 * time.Millisecond
-
-// Claim takes up to most keys whose lanes are due. Only shards that are due as far as this worker knows are asked.
-func (s *Store) Claim(ctx context.Context, most int) ([]string, time.Duration, error) {
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		keys []string
-		errs []error
-	)
-	now := time.Now()
-	per := max(1, min(maxKeys, most/limiter.Shards))
-	for _, sh := range s.shards {
-		sh.mu.Lock()
-		ask := !sh.look.After(now)
-		sh.mu.Unlock()
-		if !ask {
-			continue
-		}
-		wg.Go(func() {
-			got, err := sh.claim(per)
-			mu.Lock()
-			defer mu.Unlock()
-			keys = append(keys, got...)
-			if err != nil {
-				errs = append(errs, err)
-			}
-		})
-	}
-	wg.Wait()
-	next := now.Add(longestLook)
-	for _, sh := range s.shards {
-		sh.mu.Lock()
-		if sh.look.Before(next) {
-			next = sh.look
-		}
-		sh.mu.Unlock()
-	}
-	return keys, max(0, time.Until(next)), errors.Join(errs...)
-}
-
-func (sh *shard) claim(most int) ([]string, error) {
-	// Set before the call, so that what becomes due meanwhile isn't forgotten.
-	sh.mu.Lock()
-	sh.look = time.Now().Add(longestLook)
-	sh.mu.Unlock()
-	r, err := sh.run(claimScript, []string{sh.epochKey, sh.dueKey}, []any{most})
-	if err != nil {
-		return nil, err
-	}
-	sh.due(micros(max(-1, integer(r.values[0]))))
-	keys := make([]string, 0, len(r.values)-1)
-	for _, v := range r.values[1:] {
-		token, _ := v.(string)
-		key, err := limiter.DecodeKey(token)
-		if err != nil {
-			sh.opt.Log.Error("an unreadable key in the index is left alone", "shard", sh.tag, "err", err)
-			continue
-		}
-		keys = append(keys, key)
-	}
-	return keys, nil
-}
-
-// Lease takes or renews the lease of a lane and books the slots of its next events.
-func (s *Store) Lease(ctx context.Context, r pipeline.LeaseRequest) (pipeline.Lease, error) {
-	return s.shard(r.Key).lease.do(ctx, r)
-}
-
-// maxLeaseCalls is how often a lane is asked for whose class changes between two calls; each takes an event with another tier.
-const maxLeaseCalls = 10
-
-func (sh *shard) runLease(batch []pipeline.LeaseRequest) ([]pipeline.Lease, error) {
-	out := make([]pipeline.Lease, len(batch))
-	todo := make([]int, len(batch))
-	for i := range todo {
-		todo[i] = i
-	}
-	for range maxLeaseCalls {
-		var err error
-		if todo, err = sh.leaseSome(batch, todo, out); err != nil {
-			return nil, err
-		}
-		if len(todo) == 0 {
-			return out, nil
-		}
-	}
-	return nil, fmt.Errorf("redis: the tier of %q changes with every call", batch[todo[0]].Key)
-}
-
-// leaseSome asks for those of the batch with the places todo. It answers the places of those whose lane is of another tier,
-// which stands in the batch now: they are to be asked for again.
-func (sh *shard) leaseSome(batch []pipeline.LeaseRequest, todo []int, out []pipeline.Lease) (again []int, err error) {
-	keys := append(make([]string, 0, 2+5*len(todo)), sh.epochKey, sh.dueKey)
-	sh.ruling.RLock()
-	defer sh.ruling.RUnlock()
-	ruleOf := make([]*rule, len(todo))
-	for i, place := range todo {
-		ruleOf[i] = sh.rule(batch[place].Key, batch[place].Tier)
-	}
-	table := newTable(len(todo), func(i int) *rule { return ruleOf[i] })
-	args := append(slices.Grow(table.args, 4+9*len(todo)), lead.Microseconds(), sh.opt.Worker, leaseTime.Microseconds(),
-		sh.opt.KeyConcurrency)
-	for i, place := range todo {
-		r := batch[place]
-		upTo := int64(-1)
-		if r.Ordered {
-			upTo = int64(r.UpTo)
-		}
-		keys = sh.laneKeys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, r.Token, r.Max,
-			r.Horizon.Microseconds(), min(r.Notice, r.Horizon).Microseconds(), upTo, r.Stray)
-	}
-	begun := time.Now()
-	r, err := sh.run(leaseScript, keys, args)
-	if err != nil {
-		return nil, err
-	}
-	for i, place := range todo {
-		v, _ := r.values[i].([]any)
-		switch integer(v[0]) {
-		case otherClass:
-			batch[place].Tier, _ = v[4].(string)
-			again = append(again, place)
-			continue
-		case -1:
-			sh.damaged(batch[place].Key)
-		}
-		if out[place], err = sh.readLease(r, i, ruleOf[i].allowance()); err != nil {
-			// The other lanes of the batch are well; this one's lease runs out.
-			sh.damaged(batch[place].Key)
-			out[place] = pipeline.Lease{LaneInfo: pipeline.LaneInfo{Waiting: out[place].Waiting, Next: leaseTime}}
-		}
-		out[place].Tier, out[place].Until = batch[place].Tier, begun.Add(leaseTime)
-	}
-	return again, nil
-}
-
-// What the script says instead of a time until the slot of an event that takes no tokens.
-const (
-	noSlot    = -1 * time.Microsecond
-	neverSlot = -2 * time.Microsecond
-)
-
-// otherClass is the answer of the script to who takes a lane for one of another class.
-const otherClass = 4
-
-func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Lease, error) {
-	v, _ := r.values[i].([]any)
-	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Barred: uint64(integer(v[4]))}
-	for e := v[5:]; len(e) >= 3; e = e[3:] {
-		m, _ := e[0].(string)
-		o, _ := e[1].(string)
-		order, err := strconv.ParseUint(o, 10, 64)
-		if err != nil {
-			return l, fmt.Errorf("redis: order %q of a waiting event: %w", o, err)
-		}
-		entry, err := parseMember(m, order)
-		if err != nil {
-			return l, fmt.Errorf("redis: waiting event %q: %w", m, err)
-		}
-		slot := micros(integer(e[2]))
-		l.Events = append(l.Events, pipeline.Leased{
-			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance),
-			Useless: slot == noSlot, Costly: slot == neverSlot,
-		})
-	}
-	return l, nil
-}
-
-type settled struct {
-	info   pipeline.LaneInfo
-	fenced bool
-}
-
 // Settle says what became of leased events; [pipeline.ErrFenced]: another worker goes on with them.
 func (s *Store) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeline.LaneInfo, error) {
-	out, err := s.shard(r.Key).settle.do(ctx, r)
-	if err == nil && out.fenced {
-		err = pipeline.ErrFenced
-	}
-	return out.info, err
+	return ask(ctx, s.shard(r.Key).bundle.settle, r)
 }
 
-func (sh *shard) runSettle(batch []pipeline.SettleRequest) ([]settled, error) {
-	keys := append(make([]string, 0, 2+5*len(batch)), sh.epochKey, sh.dueKey)
-	sh.ruling.RLock()
-	defer sh.ruling.RUnlock()
-	table := newTable(len(batch), func(i int) *rule { return sh.rule(batch[i].Key, batch[i].Tier) })
-	args := append(slices.Grow(table.args, 2+14*len(batch)), lead.Microseconds(), leaseTime.Microseconds())
-	for i, r := range batch {
-		keys = sh.laneKeys(keys, r.Key)
-		args = append(args, limiter.EncodeKey(r.Key), table.places[i], r.Tier, r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
+func (b *bundle) runSettle(batch []pipeline.SettleRequest) ([]answered[pipeline.LaneInfo], error) {
+	b.ruling.RLock()
+	defer b.ruling.RUnlock()
+	out := make([]answered[pipeline.LaneInfo], len(batch))
+	of, able := known(b, batch, out, func(r pipeline.SettleRequest) string { return r.Key })
+	if len(able) == 0 {
+		return out, nil
+	}
+	table := newTable(len(able), func(i int) *rule { return b.rule(batch[able[i]].Key, batch[able[i]].Tier) })
+	keys := of.keys(5 * len(able))
+	args := append(b.callArgs(of, table.args, 2+15*len(able)), lead.Microseconds(), leaseTime.Microseconds())
+	for i, place := range able {
+		r := batch[place]
+		sh := b.shard(r.Key)
+		token := limiter.EncodeKey(r.Key)
+		keys = sh.laneKeysOf(keys, token)
+		args = append(args, of.places[sh], token, table.places[i], r.Tier, r.Token, bit(r.Release), bit(r.Healthy), r.Sleep.Microseconds(),
 			r.Failure, len(r.Events))
 		for _, e := range r.Events {
 			args = append(args, member(e.Was), bit(e.Fate == pipeline.Back), member(e.Now), e.Now.Order,
 				e.After.Microseconds())
 		}
 	}
-	r, err := sh.run(settleScript, keys, args)
+	r, err := b.callEpochs(settleScript, of, keys, args)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]settled, len(batch))
-	for i := range out {
-		code := integer(r.values[3*i])
-		out[i] = settled{info: sh.laneInfo(r.values[3*i+1], r.values[3*i+2]), fenced: code == 3}
-		if code < 0 {
-			sh.damaged(batch[i].Key)
+	for i, place := range able {
+		sh := b.shard(batch[place].Key)
+		out[place].r = sh.laneInfo(r.values[3*i+1], r.values[3*i+2])
+		switch code := integer(r.values[3*i]); {
+		case code == 3:
+			out[place].err = pipeline.ErrFenced
+		case code < 0:
+			sh.damaged(batch[place].Key)
 		}
 	}
 	return out, nil

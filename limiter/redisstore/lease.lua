@@ -1,12 +1,14 @@
 -- lease gives one worker the right to push the next events of lanes and books their slots.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}, then those of further shards, which only a single Redis may have in one call; then per
+--       entry: ratelimit lane busy retry collapse, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
---       lead us, holder, lease us, events of a key that may be leased at a time over all workers (0: any),
---       then per entry: key, its rule, its class, token of the lease held (0: a new one), most events, horizon us, notice us:
---       no slot is sooner than that, the place in the source up to which events may go (-1: any), the place of one that may
---       go as well
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry:
+--       number of further shards, the epoch id of each, lead us, holder, lease us, events of a key that may be leased at a
+--       time over all workers (0: any),
+--       then per entry: the place of its shard, from 1; key, its rule, its class, token of the lease held (0: a new one), most
+--       events, horizon us, notice us: no slot is sooner than that, the place in the source up to which events may go (-1: any),
+--       the place of one that may go as well
+-- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, per shard: calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, 4 the lane is of another class, which
 --       stands in the fifth place: nothing was changed, -1 damaged, or an event can't be read), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
@@ -17,14 +19,14 @@
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
 --       receiver fails only one event is leased; slots never exceed burst + rate x time.
 --
--- cat base.lua common.lua waiting.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 me 5000000 0 k 1 '' 0 10 1000000 0 -1 0
-local ok, since = epoch(KEYS[1], ARGV[1])
-if not ok then return {1} end
-local now = clock(tonumber(ARGV[2]))
+-- cat base.lua common.lua waiting.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 100000 me 5000000 0 1 k 1 '' 0 10 1000000 0 -1 0
 local all, a = rules()
-local L -- of the entry
+local sinces, a, others = shards(a, 2)
+if others then return others end
+local now = clock(tonumber(ARGV[2]))
+local L, since, due -- of the entry
 local lead, holder, ttl, together = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
+local reply = begun(now, #sinces)
 
 -- lease puts one event under the lease.
 local function lease(out, from, busy, member, order, at, as)
@@ -113,7 +115,7 @@ end
 
 -- damaged answers for a lane that can't be leased until somebody mends it.
 local function damaged(key, lane)
-  redis.call('ZADD', KEYS[2], d(now + 5000000), key)
+  redis.call('ZADD', due, d(now + 5000000), key)
   return {-1, 0, size(lane) or 0, 5000000, 0}
 end
 
@@ -137,15 +139,15 @@ local function keep(s, out, key, token, leased, lane, retry, horizon)
     put(s, 'holder', holder)
     put(s, 'token', d(token))
     put(s, 'until', d(s.til))
-    redis.call('ZADD', KEYS[2], d(s.til), key)
+    redis.call('ZADD', due, d(s.til), key)
   else
     out[2] = 0
     free(s)
     if next >= 0 then
       next = max(next, 10000) -- never a hot loop, whatever the worker has no room for
-      redis.call('ZADD', KEYS[2], d(now + next), key)
+      redis.call('ZADD', due, d(now + next), key)
     else
-      redis.call('ZREM', KEYS[2], key)
+      redis.call('ZREM', due, key)
       classify(s, '')
     end
   end
@@ -173,25 +175,26 @@ local function grant(s, e, key, token, lane, busy, retry, collapse)
   return out
 end
 
-for i = 0, (#KEYS - 2) / 5 - 1 do
-  local e = a + 4 + 9 * i
-  local key, class, token = ARGV[e], ARGV[e + 2], tonumber(ARGV[e + 3])
-  L = all[ARGV[e + 1]]
-  local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
-  local s = load(L, KEYS[5 * i + 3])
+local e = a + 4
+for k = 2 * #sinces + 1, #KEYS, 5 do
+  local place, key, class, token = tonumber(ARGV[e]), ARGV[e + 1], ARGV[e + 3], tonumber(ARGV[e + 4])
+  L, since, due = all[ARGV[e + 2]], sinces[place], KEYS[2 * place]
+  local lane, busy, retry, collapse = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
+  local s = load(L, KEYS[k])
   local out
   if not s then
     out = damaged(key, lane)
   elseif token > 0 and s.token ~= token then
     out = {3, 0, 0, -1, 0}
-  elseif token == 0 and s.til > now and redis.call('HGET', KEYS[5 * i + 3], 'holder') ~= holder then
+  elseif token == 0 and s.til > now and redis.call('HGET', KEYS[k], 'holder') ~= holder then
     out = {2, 0, size(lane) or 0, s.til - now, 0}
-    redis.call('ZADD', KEYS[2], d(s.til), key)
+    redis.call('ZADD', due, d(s.til), key)
   elseif s.class ~= class then
     out = {4, 0, 0, 0, s.class}
   else
-    out = grant(s, e, key, token, lane, busy, retry, collapse)
+    out = grant(s, e + 1, key, token, lane, busy, retry, collapse)
   end
   reply[#reply + 1] = out
+  e = e + 10
 end
 return reply

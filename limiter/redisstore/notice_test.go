@@ -13,8 +13,8 @@ func (r *rig) leaseSlots(key string, most int64, notice time.Duration) (at []tim
 	r.t.Helper()
 	sh := r.shard(key)
 	args, place := r.ruled(key)
-	args = append(args, lead.Microseconds(), "me", leaseTime.Microseconds(), 0,
-		key, place, "", 0, most, time.Second.Microseconds(), notice.Microseconds(), -1, 0)
+	args = append(args, 0, lead.Microseconds(), "me", leaseTime.Microseconds(), 0,
+		1, key, place, "", 0, most, time.Second.Microseconds(), notice.Microseconds(), -1, 0)
 	rep, err := sh.run(leaseScript, sh.laneKeys([]string{sh.epochKey, sh.dueKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)

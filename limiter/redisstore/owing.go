@@ -40,7 +40,10 @@ func (s *Store) index(requests []pipeline.ParkRequest) (left []pipeline.ParkRequ
 	}
 	var mu sync.Mutex
 	err = eachShard(byShard, func(sh *shard, requests []pipeline.ParkRequest) error {
-		_, err := sh.runPark(requests)
+		out, err := sh.bundle.runPark(requests)
+		if err == nil {
+			err = out[0].err // as for all of them, as their shard is the same
+		}
 		if err != nil {
 			mu.Lock()
 			left = append(left, requests...)

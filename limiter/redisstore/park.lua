@@ -1,25 +1,26 @@
 -- park adds events, whose bodies are stored, to their lanes.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry, the events of a key: ratelimit lane busy retry collapse, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}, then those of further shards, which only a single Redis may have in one call; then per
+--       entry, the events of a key: ratelimit lane busy retry collapse, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
---       lead us: how long before its slot a lane is looked at
---       then per entry: key, its rule, its class (tier), sleep us (the receiver is away for so long, 0: it isn't), what an
---       attempt failed with ('': none did), number of events, and per event: member, order, counted (1: reserve counted it),
---       after us (own due time, 0: none)
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry: events waiting (-1 damaged: some
---       have no place now, and are found by whoever mends the lane), us until the lane's next look (-1: whoever holds its lease
---       looks), what those that wait cost beyond one token each, number of members that are to be dropped, and each of them with
---       the place of the event whose name it has, from 1}
+--       number of further shards, the epoch id of each, lead us: how long before its slot a lane is looked at,
+--       then per entry: the place of its shard, from 1; key, its rule, its class (tier), sleep us (the receiver is away for so
+--       long, 0: it isn't), what an attempt failed with ('': none did), number of events, and per event: member, order, counted
+--       (1: reserve counted it), after us (own due time, 0: none)
+-- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, per shard: calls, then per entry:
+--       events waiting (-1 damaged: some have no place now, and are found by whoever mends the lane), us until the lane's next
+--       look (-1: whoever holds its lease looks), what those that wait cost beyond one token each, number of members that are to
+--       be dropped, and each of them with the place of the event whose name it has, from 1}
 -- Invariant: repeating a call changes nothing; an event that is leased stays leased; of those of one name that wait, all
 --       but the newest are to be dropped.
 --
--- cat base.lua common.lua waiting.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 k 1 '' 0 '' 1 7 7 0 0
-local ok, since = epoch(KEYS[1], ARGV[1])
-if not ok then return {1} end
-local now = clock(tonumber(ARGV[2]))
+-- cat base.lua common.lua waiting.lua park.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 100000 1 k 1 '' 0 '' 1 7 7 0 0
 local all, a = rules()
+local sinces, a, others = shards(a, 2)
+if others then return others end
+local now = clock(tonumber(ARGV[2]))
 local lead = tonumber(ARGV[a])
-local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
+local reply = begun(now, #sinces)
 
 -- arrive notes that n of those that are on their way into the lane are there.
 local function arrive(s, n, extra)
@@ -70,11 +71,11 @@ local function announced(e, n)
 end
 
 local e = a + 1
-for i = 0, (#KEYS - 2) / 5 - 1 do
-  local key, L, class, n = ARGV[e], all[ARGV[e + 1]], ARGV[e + 2], tonumber(ARGV[e + 5])
-  local away, failure, first = tonumber(ARGV[e + 3]), ARGV[e + 4], e + 6
-  local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
-  local s = load(L, KEYS[5 * i + 3])
+for k = 2 * #sinces + 1, #KEYS, 5 do
+  local place, key, L, class, n = tonumber(ARGV[e]), ARGV[e + 1], all[ARGV[e + 2]], ARGV[e + 3], tonumber(ARGV[e + 6])
+  local away, failure, first = tonumber(ARGV[e + 4]), ARGV[e + 5], e + 7
+  local lane, busy, retry, collapse = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
+  local s = load(L, KEYS[k])
   e = first + 4 * n
 
   local waiting, leased = backlog(lane, retry), size(busy)
@@ -84,7 +85,7 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
 
   local next = 1000000
   if s and waiting >= 0 then
-    refill(s, L, now, since)
+    refill(s, L, now, sinces[place])
     arrive(s, announced(first, n))
     tally(s)
     if away > 0 then sleep(s, now, away) end
@@ -93,9 +94,9 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
     save(s, L, now)
     next = s.til > now and -1 or look(s, L, now, lead, lane, retry)
   else
-    tallyUnread(KEYS[5 * i + 3], now)
+    tallyUnread(KEYS[k], now)
   end
-  if next >= 0 then redis.call('ZADD', KEYS[2], 'LT', d(now + next), key) end
+  if next >= 0 then redis.call('ZADD', KEYS[2 * place], 'LT', d(now + next), key) end
   reply[#reply + 1] = waiting
   reply[#reply + 1] = next
   reply[#reply + 1] = s and s.extra or 0

@@ -50,7 +50,7 @@ func TestEventsParkedTogetherStandAsIfParkedOneByOne(t *testing.T) {
 			for i, p := range batch {
 				of[i], of[i].Key = p, key
 			}
-			infos, err := sh.runPark(of)
+			infos, err := each(sh.bundle.runPark(of))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,8 +27,8 @@ func (s *Store) Rearm(ctx context.Context, affected func(key string) bool) error
 // rearm reads the keys that are due later, a page at a time, and moves those affected with the call that reads the next.
 func (sh *shard) rearm(ctx context.Context, affected func(key string) bool) error {
 	// What was asked by the old limits is answered, and has said when lanes are due.
-	sh.ruling.Lock()
-	sh.ruling.Unlock() //lint:ignore SA2001 nothing is to be done in between
+	sh.bundle.ruling.Lock()
+	sh.bundle.ruling.Unlock() //lint:ignore SA2001 nothing is to be done in between
 	var (
 		from, same int64 // the last time read, and how many keys that stay there were read of it
 		move       []any // keys of the page before

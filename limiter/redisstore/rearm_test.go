@@ -175,7 +175,7 @@ func TestRearmWaitsForCallsByTheOldLimits(t *testing.T) {
 	r, _ := newLimitedRig(t, "1/h")
 	r.park("k", 1)
 	sh := r.shard("k")
-	sh.ruling.RLock()
+	sh.bundle.ruling.RLock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -187,7 +187,7 @@ func TestRearmWaitsForCallsByTheOldLimits(t *testing.T) {
 		t.Error("it didn't wait")
 	case <-time.After(50 * time.Millisecond):
 	}
-	sh.ruling.RUnlock()
+	sh.bundle.ruling.RUnlock()
 	<-done
 	if at, _ := r.dueAt("k"); at != 0 {
 		t.Errorf("due in %d us", at)

@@ -3,12 +3,9 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"math"
 	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"sluice/limiter"
 )
@@ -48,39 +45,6 @@ func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horiz
 		err = r.err
 	}
 	return r.Decision, err
-}
-
-// bundle is the shards whose reservations travel together. On a single Redis that is half of them: a call costs as much
-// as two or three decisions, and while one is under way the other half collects what the next will carry. A Cluster takes
-// the keys of one shard in a call only.
-type bundle struct {
-	*Store
-	take, reserve *batcher[reservation, reserved]
-	detours       detours
-	clock         clock
-}
-
-// bundlesOf is how many bundles a server gets.
-const bundlesOf = 2
-
-func (s *Store) bundleShards() {
-	n := bundlesOf
-	if _, spread := s.rdb.(*redis.ClusterClient); spread {
-		n = limiter.Shards
-	}
-	bundles := make([]*bundle, n)
-	for i := range bundles {
-		b := &bundle{Store: s, detours: detours{seed: maphash.MakeSeed()}}
-		b.reserve = &batcher[reservation, reserved]{most: 4 * maxKeys, run: b.runReserve}
-		b.take = &batcher[reservation, reserved]{
-			most: 4 * maxKeys, run: b.runTake,
-			open: func(r reserved) bool { return r.open }, passOn: b.passOn,
-		}
-		bundles[i] = b
-	}
-	for i, sh := range s.shards {
-		sh.bundle = bundles[i*n/limiter.Shards]
-	}
 }
 
 // passOn lets reserve answer what take left open, before any later events of these keys.
@@ -172,39 +136,6 @@ func (b *bundle) answer(g group, a answer, r reply, out []reserved) {
 	}
 }
 
-// epochs is the shards of one call with the ids that their epochs had when it was made.
-type epochs struct {
-	shards []*shard
-	ids    []string
-	places map[*shard]int // from 1
-}
-
-func newEpochs() *epochs { return &epochs{places: map[*shard]int{}} }
-
-// add answers false when the epoch of sh is not known.
-func (e *epochs) add(sh *shard) bool {
-	if e.places[sh] > 0 {
-		return true
-	}
-	sh.mu.Lock()
-	id := sh.epoch
-	sh.mu.Unlock()
-	if id == "" {
-		return false
-	}
-	e.shards, e.ids = append(e.shards, sh), append(e.ids, id)
-	e.places[sh] = len(e.shards)
-	return true
-}
-
-// furtherIDs appends the ids of all but the first.
-func (e *epochs) furtherIDs(args []any) []any {
-	for _, id := range e.ids[1:] {
-		args = append(args, id)
-	}
-	return args
-}
-
 // reserveGroups makes one call for groups of shards whose epochs are known.
 func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error {
 	keys := make([]string, 0, len(of.shards)+4*len(groups))
@@ -219,8 +150,7 @@ func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error
 		waiting = b.opt.KeyMaxWaiting
 	}
 	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	args := append(b.callArgs(of, table, 2+len(of.ids)+5*len(groups)), waiting, len(of.ids)-1)
-	args = of.furtherIDs(args)
+	args := append(b.callArgs(of, table.args, 1+5*len(groups)), waiting)
 	for i, g := range groups {
 		keys = g.shard.keys(keys, g.key)
 		horizon := int64(-1)
@@ -229,7 +159,8 @@ func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error
 		}
 		args = append(args, of.places[g.shard], table.places[i], len(g.members), g.cost, horizon)
 	}
-	r, err := b.callEpochs(reserveScript, of, keys, args, len(groups))
+	b.metrics.keys.Observe(float64(len(groups)))
+	r, err := b.callEpochs(reserveScript, of, keys, args)
 	if err != nil {
 		return err
 	}
@@ -237,38 +168,6 @@ func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error
 		b.answer(g, readAnswer(r.values[i]), r, out)
 	}
 	return nil
-}
-
-// callArgs are the arguments of a call up to its script's own, of which there may be so many more.
-func (b *bundle) callArgs(of *epochs, table table, more int) []any {
-	args := append(make([]any, 0, 2+len(table.args)+more), of.ids[0], b.now)
-	return append(args, table.args...)
-}
-
-// callEpochs runs a script for entries of these shards. The values of the reply are those of the entries.
-func (b *bundle) callEpochs(sc *redis.Script, of *epochs, keys []string, args []any, entries int) (r reply, err error) {
-	b.metrics.keys.Observe(float64(entries))
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	sent := time.Now()
-	values, err := b.call(ctx, sc, len(of.shards), keys, args)
-	received := time.Now()
-	if err != nil {
-		return r, err
-	}
-	if integer(values[0]) == 1 {
-		for _, place := range values[1:] {
-			i := integer(place) - 1
-			of.shards[i].lose(of.ids[i])
-		}
-		return r, ErrEpoch
-	}
-	for i, sh := range of.shards {
-		sh.seen(integer(values[2+i]))
-	}
-	r.ran = b.ran(&b.clock, sent, received, integer(values[1]))
-	r.values = values[2+len(of.shards):]
-	return r, nil
 }
 
 // answer is what the script says to one group.

@@ -3,7 +3,7 @@
 -- KEYS  1 epoch:{tag}, then those of further shards, which only a single Redis may have in one call; then per entry:
 --       ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
---       most events of a key that wait (-1: any), number of further shards, the epoch id of each, then per entry: the
+--       number of further shards, the epoch id of each, most events of a key that wait (-1: any), then per entry: the
 --       place of its shard, from 1; its rule; n, the number of events; cost, the tokens of each; horizon us (-1: grant
 --       nothing)
 -- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, calls, then per further shard:
@@ -14,17 +14,12 @@
 -- Invariant: pushes at granted times never exceed any limit; a refusal leaves the limits as they were; a key that is told
 --       to park is open for 2 s, so that newer events can't pass before the lane's index is written.
 --
--- cat base.lua common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 -1 0 1 1 1 1 1000000
+-- cat base.lua common.lua reserve.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 -1 1 1 1 1 1000000
 local all, a = rules()
-local maxWaiting, shards = tonumber(ARGV[a]), 1 + tonumber(ARGV[a + 1])
-local sinces, others, wrote = {}, {1}, {}
-for i = 1, shards do
-  local ok
-  ok, sinces[i] = epoch(KEYS[i], i == 1 and ARGV[1] or ARGV[a + i])
-  if not ok then others[#others + 1] = i end
-end
-if others[2] then return others end
+local sinces, a, others = shards(a, 1)
+if others then return others end
 local now = clock(tonumber(ARGV[2]))
+local maxWaiting, count, wrote = tonumber(ARGV[a]), #sinces, {}
 local L, since, place -- of the entry
 local reply = {0, now}
 
@@ -105,13 +100,13 @@ local function entry(s, n, price, horizon, lane, busy, retry)
   return out
 end
 
-for i = 0, (#KEYS - shards) / 4 - 1 do
-  local e, k = a + 1 + shards + 5 * i, shards + 1 + 4 * i
+for i = 0, (#KEYS - count) / 4 - 1 do
+  local e, k = a + 1 + 5 * i, count + 1 + 4 * i
   local n, price, horizon = tonumber(ARGV[e + 2]), tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4])
   place = tonumber(ARGV[e])
   L, since = all[ARGV[e + 1]], sinces[place]
   local s = level(L, KEYS[k], now)
-  reply[3 + shards + i] = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or damaged(n)
+  reply[3 + count + i] = s and entry(s, n, price, horizon, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) or damaged(n)
 end
-for i = 1, shards do reply[2 + i] = wrote[i] and redis.call('HINCRBY', KEYS[i], 'n', '1') or 0 end
+for i = 1, count do reply[2 + i] = wrote[i] and redis.call('HINCRBY', KEYS[i], 'n', '1') or 0 end
 return reply

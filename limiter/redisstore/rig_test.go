@@ -271,3 +271,18 @@ func seqs(l pipeline.Lease) []uint64 {
 	}
 	return out
 }
+
+// each is a batch's answers, if there is no error among them.
+func each[R any](answers []answered[R], err error) ([]R, error) {
+	out := make([]R, len(answers))
+	for i, a := range answers {
+		out[i], err = a.r, errors.Join(err, a.err)
+	}
+	return out, err
+}
+
+// claimShard claims lanes of the key's shard.
+func (s *Store) claimShard(key string, most int) ([]string, error) {
+	sh := s.shard(key)
+	return sh.bundle.claim([]*shard{sh}, most)
+}

@@ -1,24 +1,26 @@
 -- settle says what became of leased events, and ends the lease if asked.
 --
--- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
+-- KEYS  1 epoch:{tag}  2 due:{tag}, then those of further shards, which only a single Redis may have in one call; then per
+--       entry: ratelimit lane busy retry collapse, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 the rules (see base.lua), then
---       lead us, lease us,
---       then per entry: key, its rule, its class, token, release (0, 1), healthy (0, 1), sleep us (0: the receiver is not away), what an
---       attempt failed with ('': none did), number of events, and per event: member as leased, fate (0 done, 1 back), member as it goes back, order, after us
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, then per entry: code (0 settled, 3 the lease
---       has passed to another: nothing changed, -1 damaged: settled, but not by the bucket), events waiting, us until the
---       lane's next look (-1: no need)}
+--       number of further shards, the epoch id of each, lead us, lease us,
+--       then per entry: the place of its shard, from 1; key, its rule, its class, token, release (0, 1), healthy (0, 1), sleep us
+--       (0: the receiver is not away), what an attempt failed with ('': none did), number of events, and per event: member as
+--       leased, fate (0 done, 1 back), member as it goes back, order, after us
+-- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, per shard: calls, then per entry:
+--       code (0 settled, 3 the lease has passed to another: nothing changed, -1 damaged: settled, but not by the bucket), events
+--       waiting, us until the lane's next look (-1: no need)}
 -- Invariant: repeating a call changes nothing; only the holder of the lease changes anything; a lane with events stays in
 --       due.
 --
--- cat base.lua common.lua waiting.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 100000 5000000 k 1 '' TOKEN 1 1 0 '' 1 7 0 7 7 0
-local ok, since = epoch(KEYS[1], ARGV[1])
-if not ok then return {1} end
-local now = clock(tonumber(ARGV[2]))
+-- cat base.lua common.lua waiting.lua settle.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 100000 5000000 1 k 1 '' TOKEN 1 1 0 '' 1 7 0 7 7 0
 local all, a = rules()
+local sinces, a, others = shards(a, 2)
+if others then return others end
+local now = clock(tonumber(ARGV[2]))
 local lead, ttl = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1')}
-local e = a + 2
+local since, due -- of the entry
+local reply = begun(now, #sinces)
 
 -- events settles events, and answers in how many us the last of those that go back is due, and whether busy and collapse, as
 -- far as they were needed, and lane and retry, which whole tells, are what sluice writes. What can't go back stays leased, and
@@ -45,7 +47,7 @@ end
 -- unread ends the settling of a damaged key, by which no more than its events was settled.
 local function unread(key, id)
   tallyUnread(id, now)
-  redis.call('ZADD', KEYS[2], d(now + 5000000), key)
+  redis.call('ZADD', due, d(now + 5000000), key)
   return -1, 5000000
 end
 
@@ -72,12 +74,12 @@ local function settled(s, L, key, class, later, given, lane, retry, e)
     if s.til - now < ttl / 2 then
       s.til = now + ttl
       put(s, 'until', d(s.til))
-      redis.call('ZADD', KEYS[2], d(s.til), key)
+      redis.call('ZADD', due, d(s.til), key)
     end
   elseif next >= 0 then
-    redis.call('ZADD', KEYS[2], d(now + next), key)
+    redis.call('ZADD', due, d(now + next), key)
   else
-    redis.call('ZREM', KEYS[2], key)
+    redis.call('ZREM', due, key)
     classify(s, '')
   end
   tally(s, next < 0)
@@ -85,11 +87,13 @@ local function settled(s, L, key, class, later, given, lane, retry, e)
   return next
 end
 
-for i = 0, (#KEYS - 2) / 5 - 1 do
-  local key, L, class, token = ARGV[e], all[ARGV[e + 1]], ARGV[e + 2], tonumber(ARGV[e + 3])
+local e = a + 3
+for k = 2 * #sinces + 1, #KEYS, 5 do
+  local place, key, L, class, token = tonumber(ARGV[e - 1]), ARGV[e], all[ARGV[e + 1]], ARGV[e + 2], tonumber(ARGV[e + 3])
+  since, due = sinces[place], KEYS[2 * place]
   local release, n = ARGV[e + 4] == '1', tonumber(ARGV[e + 8])
-  local lane, busy, retry, collapse = KEYS[5 * i + 4], KEYS[5 * i + 5], KEYS[5 * i + 6], KEYS[5 * i + 7]
-  local s, waiting = load(L, KEYS[5 * i + 3]), backlog(lane, retry)
+  local lane, busy, retry, collapse = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
+  local s, waiting = load(L, KEYS[k]), backlog(lane, retry)
   local code, next = 3, -1
   if not s or s.token == token then
     local before = moved
@@ -98,13 +102,13 @@ for i = 0, (#KEYS - 2) / 5 - 1 do
     if s and sound then
       code, next = 0, settled(s, L, key, class, later, release, lane, retry, e)
     else
-      code, next = unread(key, KEYS[5 * i + 3])
+      code, next = unread(key, KEYS[k])
     end
     waiting = waiting and waiting + moved - before
   end
   reply[#reply + 1] = code
   reply[#reply + 1] = waiting or 0
   reply[#reply + 1] = next
-  e = e + 9 + 5 * n
+  e = e + 10 + 5 * n
 end
 return reply

@@ -15,11 +15,11 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"sluice/limiter"
-	"sluice/pipeline"
 )
 
 const (
-	maxKeys = 256 // of one call: 1 ms of Redis at most, so that a call never stops others for long
+	maxKeys  = 256 // of one call: 1 ms of Redis at most, so that a call never stops others for long
+	maxLanes = 64  // of one call, of which each costs as much as four decisions
 
 	callTimeout    = time.Second
 	clockTolerance = time.Second // a clock that goes back further is taken as the new time
@@ -86,7 +86,7 @@ var (
 	takeScript    = redis.NewScript(baseLua + takeLua)
 	reserveScript = script(reserveLua)
 	parkScript    = laneScript(parkLua)
-	claimScript   = script(claimLua)
+	claimScript   = redis.NewScript(baseLua + claimLua)
 	leaseScript   = laneScript(leaseLua)
 	settleScript  = laneScript(settleLua)
 	epochScript   = laneScript(epochLua)
@@ -127,6 +127,7 @@ type Store struct {
 	rules   rules
 	prefix  string
 	shards  [limiter.Shards]*shard
+	bundles []*bundle
 	alone   bool          // a [Limiter]: no lanes, and nobody opens the state
 	begins  sync.Mutex    // held while a [Limiter] begins its epochs
 	lost    chan struct{} // a shard's epoch is not known
@@ -161,14 +162,7 @@ type shard struct {
 	dueKey   string
 
 	bundle *bundle
-	park   *batcher[pipeline.ParkRequest, pipeline.LaneInfo]
-	lease  *batcher[pipeline.LeaseRequest, pipeline.Lease]
-	settle *batcher[pipeline.SettleRequest, settled]
 	forget *batcher[dropped, bool]
-
-	// ruling is read from when the limits of keys are asked for until the call by them is answered, where the call says
-	// when lanes are due; see Rearm.
-	ruling sync.RWMutex
 
 	mu    sync.Mutex
 	clock clock
@@ -209,9 +203,6 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 func (s *Store) newShard(i int) *shard {
 	tag := "{" + limiter.Tag(i) + "}"
 	sh := &shard{Store: s, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag}
-	sh.park = &batcher[pipeline.ParkRequest, pipeline.LaneInfo]{most: maxKeys, run: sh.runPark}
-	sh.lease = &batcher[pipeline.LeaseRequest, pipeline.Lease]{most: maxKeys, run: sh.runLease}
-	sh.settle = &batcher[pipeline.SettleRequest, settled]{most: maxKeys, run: sh.runSettle}
 	sh.forget = &batcher[dropped, bool]{most: maxKeys, run: sh.runForget}
 	return sh
 }

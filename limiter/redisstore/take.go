@@ -75,12 +75,8 @@ func (b *bundle) takeGroups(of *epochs, groups []group, out []reserved) error {
 	}
 	slices.SortFunc(groups, func(x, y group) int { return x.alike.compare(y.alike) })
 
-	keys := make([]string, 0, 2*len(of.shards)+len(groups))
-	for _, sh := range of.shards {
-		keys = append(keys, sh.epochKey, sh.dueKey)
-	}
-	args := append(b.callArgs(of, table, len(of.shards)*7), len(of.ids)-1)
-	args = of.furtherIDs(args)
+	keys := of.keys(len(groups))
+	args := b.callArgs(of, table.args, len(of.shards)*6)
 	for i := 0; i < len(groups); {
 		run, from := groups[i].alike, i
 		for ; i < len(groups) && groups[i].alike == run; i++ {
@@ -88,7 +84,8 @@ func (b *bundle) takeGroups(of *epochs, groups []group, out []reserved) error {
 		}
 		args = append(args, i-from, run.shard, run.rule, run.n, run.cost, run.horizon.Microseconds())
 	}
-	r, err := b.callEpochs(takeScript, of, keys, args, len(groups))
+	b.metrics.keys.Observe(float64(len(groups)))
+	r, err := b.callEpochs(takeScript, of, keys, args)
 	if err != nil {
 		return err
 	}

@@ -14,19 +14,15 @@
 --
 -- cat base.lua take.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 1 1 1 1 1 1000000
 local all, a = rules()
-local shards = 1 + tonumber(ARGV[a])
-local sinces, lanes, calls, others, reply = {}, {}, {}, {1}, {0, 0}
-for i = 1, shards do
-  local ok
-  ok, sinces[i] = epoch(KEYS[2 * i - 1], i == 1 and ARGV[1] or ARGV[a + i - 1])
-  if not ok then others[#others + 1] = i end
+local sinces, first, others = shards(a, 2)
+if others then return others end
+local now = clock(tonumber(ARGV[2]))
+local nows = d(now)
+local lanes, calls, reply = {}, {}, {0, now}
+for i = 1, #sinces do
   lanes[i] = redis.call('EXISTS', KEYS[2 * i]) == 1
   reply[2 + i] = 0
 end
-if others[2] then return others end
-local now = clock(tonumber(ARGV[2]))
-local nows = d(now)
-reply[2] = now
 local call, pcall, tonumber, ceil = redis.call, redis.pcall, tonumber, math.ceil
 
 -- later says whether a time that is stored is to come, or can't be read.
@@ -98,7 +94,7 @@ local function pay(key)
   return answer
 end
 
-local k, e, r = 2 * shards, a + shards, 2 + shards
+local k, e, r = 2 * #sinces, first, 2 + #sinces
 while k < #KEYS do
   local entries, place, L = tonumber(ARGV[e]), tonumber(ARGV[e + 1]), all[ARGV[e + 2]]
   n, price, horizon = tonumber(ARGV[e + 3]), tonumber(ARGV[e + 4]), tonumber(ARGV[e + 5])
@@ -111,7 +107,7 @@ while k < #KEYS do
   end
   k, r, e = k + entries, r + entries, e + 6
 end
-for i = 1, shards do
+for i = 1, #sinces do
   if calls[i] then reply[2 + i] = call('HINCRBY', KEYS[2 * i - 1], 'n', '1') end
 end
 return reply

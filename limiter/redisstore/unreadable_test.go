@@ -45,7 +45,7 @@ func TestLaneThatCantBeReadSpoilsOnlyItself(t *testing.T) {
 			for _, k := range keys {
 				batch = append(batch, pipeline.LeaseRequest{Key: k, Max: 10, Horizon: time.Second})
 			}
-			got, err := bad.runLease(batch)
+			got, err := each(bad.bundle.runLease(batch))
 			if err != nil {
 				t.Fatal(err)
 			}

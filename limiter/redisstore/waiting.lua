@@ -6,6 +6,13 @@
 -- A key of another type than sluice writes is damaged, like a hash that isn't read: the first read of each key finds it, before
 -- anything of the entry is written, and no other entry of the call feels it.
 
+-- begun answers the beginning of the reply of a call that writes to so many shards.
+local function begun(now, shards)
+  local reply = {0, now}
+  for i = 1, shards do reply[2 + i] = redis.call('HINCRBY', KEYS[2 * i - 1], 'n', '1') end
+  return reply
+end
+
 -- typed says whether a call's answer is of the type that sluice writes. Any other error is none of the key's.
 local function typed(answer)
   if type(answer) ~= 'table' or not answer.err then return true end
