@@ -14,7 +14,11 @@ local shards, most, reply = #sinces, ARGV[a], {0, now}
 for i = 1, shards do
   local due = KEYS[2 * i]
   local keys = redis.call('ZRANGEBYSCORE', due, '-inf', d(now), 'LIMIT', '0', most)
-  for j = 1, #keys do redis.call('ZADD', due, d(now + 1000000), keys[j]) end
+  if keys[1] then
+    local later, taken = d(now + 1000000), {}
+    for j = 1, #keys do taken[2 * j - 1], taken[2 * j] = later, keys[j] end
+    redis.call('ZADD', due, unpack(taken))
+  end
   local first = redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')
   table.insert(keys, 1, first[1] and max(0, tonumber(first[2]) - now) or -1)
   reply[2 + i] = keys[2] and redis.call('HINCRBY', KEYS[2 * i - 1], 'n', '1') or 0

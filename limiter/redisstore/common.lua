@@ -350,12 +350,10 @@ local function cost(member)
   return c and tonumber(c) or 1
 end
 
--- look answers in how many microseconds the lane should be looked at next, -1 when nothing waits. By another class' limits
--- that can't be told: it is now.
-local function look(s, L, now, lead, lane, retry)
+-- look answers in how many microseconds a lane should be looked at next whose first member is head, and that of retry, with its
+-- time, back; -1 when there are none. By another class' limits that can't be told: it is now.
+local function look(s, L, now, lead, head, back)
   local t
-  local head = redis.call('ZRANGE', lane, '0', '0')[1]
-  local back = redis.call('ZRANGE', retry, '0', '0', 'WITHSCORES')
   if not head and not back[1] then return -1 end
   if s.stranger then return max(0, min(s.closedUntil - now, MAX_LOOK)) end
   if L.mode == 1 then return MAX_LOOK end

@@ -66,8 +66,8 @@ end
 
 -- read answers at most so many events that wait, first those of retry whose time has come, and those of the lane with their
 -- orders; nil if any isn't readable, or the names aren't.
-local function read(lane, retry, collapse, most)
-  local own = redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
+local function read(lane, retry, collapse, most, bare)
+  local own = bare and {} or redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
   local first = #own < most and redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES') or {}
   local named
   for i = 1, #own do
@@ -85,12 +85,12 @@ local function read(lane, retry, collapse, most)
 end
 
 -- fill books what it can besides what is leased, and answers false if it can't read what waits.
-local function fill(s, out, lane, busy, retry, collapse, leased, most, horizon, notice, upTo, stray)
+local function fill(s, out, lane, busy, retry, collapse, leased, most, horizon, notice, upTo, stray, bare)
   if s.closedUntil > now or L.mode == 1 then return true end
   if together > 0 then most = min(most, together - leased) end
   if s.fails > 0 then most = min(most, 1 - leased) end
   if most <= 0 then return true end
-  local own, first = read(lane, retry, collapse, most)
+  local own, first = read(lane, retry, collapse, most, bare)
   if not own then return false end
   for i = 1, #own do
     local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
@@ -121,7 +121,8 @@ end
 
 -- hold makes ready what is leased, which is nothing for a new holder once it has taken back what the last one left. It answers
 -- how many events are leased and how many wait; nil, and nothing has changed, if one of the sets is none.
-local function hold(token, lane, busy, retry)
+local function hold(token, lane, busy, retry, bare)
+  if bare then return 0, size(lane) end
   local waiting, leased = backlog(lane, retry), 0
   if token > 0 then leased = size(busy) end
   if not waiting or not leased then return nil end
@@ -131,8 +132,8 @@ local function hold(token, lane, busy, retry)
 end
 
 -- keep notes the lease, or ends it if it holds nothing, and answers what there is to know of the lane.
-local function keep(s, out, key, token, leased, lane, retry, horizon)
-  local next = look(s, L, now, min(lead, horizon), lane, retry)
+local function keep(s, out, key, token, leased, lane, retry, horizon, bare)
+  local next = out[3] > 0 and look(s, L, now, min(lead, horizon), first(lane, retry, bare)) or -1
   if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
   if leased > 0 then
     s.token, s.til = token, now + ttl
@@ -159,19 +160,20 @@ end
 -- grant leases what can be leased to one that may: token is that of its lease, 0 for a new one.
 local function grant(s, e, key, token, lane, busy, retry, collapse)
   local horizon = tonumber(ARGV[e + 5])
-  local leased, waiting = hold(token, lane, busy, retry)
-  if not leased then return damaged(key, lane) end
+  local bare = redis.call('EXISTS', busy, retry) == 0 -- mostly it is
+  local leased, waiting = hold(token, lane, busy, retry, bare)
+  if not leased or not waiting then return damaged(key, lane) end
   if token == 0 then token = max(now, s.token + 1) end
   refill(s, L, now, since)
   local out, before = {0, token, 0, 0, 0}, moved
   if not fill(s, out, lane, busy, retry, collapse, leased, tonumber(ARGV[e + 4]), horizon, tonumber(ARGV[e + 6]),
-    tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8])) then
+    tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8]), bare) then
     tally(s)
     save(s, L, now)
     return damaged(key, lane)
   end
   out[3] = waiting + moved - before
-  keep(s, out, key, token, leased + before - moved, lane, retry, horizon)
+  keep(s, out, key, token, leased + before - moved, lane, retry, horizon, bare)
   return out
 end
 

@@ -34,7 +34,8 @@ local function arrive(s, n, extra)
 end
 
 -- admit gives n events, whose arguments begin at e, their places, and answers which are to be dropped, each behind the place of
--- the event whose name it has; nil if some have no place since collapse is no hash. Most are plain: these enter together.
+-- the event whose name it has; nil if some have no place since collapse is no hash. Most are plain: these enter together, and it
+-- answers one of them if all are.
 local function admit(e, n, leased, lane, busy, retry, collapse)
   local plain, dropped, sound = {}, {}, true
   for j = 1, n do
@@ -57,7 +58,7 @@ local function admit(e, n, leased, lane, busy, retry, collapse)
     e = e + 4
   end
   if plain[1] then moved = moved + redis.call('ZADD', lane, unpack(plain)) end
-  return sound and dropped
+  return sound and dropped, plain[2 * n]
 end
 
 -- announced answers how many of n events, whose arguments begin at e, reserve has counted, and what they cost beyond one token each.
@@ -73,26 +74,33 @@ end
 local e = a + 1
 for k = 2 * #sinces + 1, #KEYS, 5 do
   local place, key, L, class, n = tonumber(ARGV[e]), ARGV[e + 1], all[ARGV[e + 2]], ARGV[e + 3], tonumber(ARGV[e + 6])
-  local away, failure, first = tonumber(ARGV[e + 4]), ARGV[e + 5], e + 7
+  local away, failure, args = tonumber(ARGV[e + 4]), ARGV[e + 5], e + 7
   local lane, busy, retry, collapse = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
   local s = load(L, KEYS[k])
-  e = first + 4 * n
+  e = args + 4 * n
 
-  local waiting, leased = backlog(lane, retry), size(busy)
-  local before = moved
-  local dropped = waiting and leased and admit(first, n, leased, lane, busy, retry, collapse)
+  local waiting, leased, before, dropped, plain = 0, 0, moved, nil, nil
+  local new = redis.call('EXISTS', lane, busy, retry) == 0
+  if not new then waiting, leased = backlog(lane, retry), size(busy) end
+  if waiting and leased then dropped, plain = admit(args, n, leased, lane, busy, retry, collapse) end
   waiting = dropped and waiting + moved - before or -1
 
   local next = 1000000
   if s and waiting >= 0 then
     refill(s, L, now, sinces[place])
-    arrive(s, announced(first, n))
+    arrive(s, announced(args, n))
     tally(s)
     if away > 0 then sleep(s, now, away) end
     if failure ~= '' then blame(s, now, failure, tonumber(ARGV[e - 1])) end
     classify(s, class)
     save(s, L, now)
-    next = s.til > now and -1 or look(s, L, now, lead, lane, retry)
+    if s.til > now then
+      next = -1
+    elseif new and plain then
+      next = look(s, L, now, lead, plain, {})
+    else
+      next = look(s, L, now, lead, first(lane, retry))
+    end
   else
     tallyUnread(KEYS[k], now)
   end

@@ -51,9 +51,9 @@ local function unread(key, id)
   return -1, 5000000
 end
 
--- settled notes what settled events tell of the receiver, and answers in how many us the lane should be looked at. given: the
--- lease ends.
-local function settled(s, L, key, class, later, given, lane, retry, e)
+-- settled notes what settled events tell of the receiver, and answers in how many us the lane, in which so many wait, should be
+-- looked at. given: the lease ends.
+local function settled(s, L, key, class, later, given, waiting, lane, retry, e)
   local healthy, away, failure = ARGV[e + 5] == '1', tonumber(ARGV[e + 6]), ARGV[e + 7]
   s.stranger = s.class ~= class
   refill(s, L, now, since)
@@ -69,7 +69,7 @@ local function settled(s, L, key, class, later, given, lane, retry, e)
     redis.call('HDEL', s.key, 'failure')
   end
   if given then free(s) end
-  local next = look(s, L, now, lead, lane, retry)
+  local next = waiting > 0 and look(s, L, now, lead, first(lane, retry)) or -1
   if not given then
     if s.til - now < ttl / 2 then
       s.til = now + ttl
@@ -93,18 +93,19 @@ for k = 2 * #sinces + 1, #KEYS, 5 do
   since, due = sinces[place], KEYS[2 * place]
   local release, n = ARGV[e + 4] == '1', tonumber(ARGV[e + 8])
   local lane, busy, retry, collapse = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
-  local s, waiting = load(L, KEYS[k]), backlog(lane, retry)
+  local s, waiting = load(L, KEYS[k]), 0
+  if redis.call('EXISTS', lane, retry) > 0 then waiting = backlog(lane, retry) end
   local code, next = 3, -1
   if not s or s.token == token then
     local before = moved
     local later, sound = events(n, lane, busy, retry, collapse, e + 9, waiting ~= nil)
     if release and waiting then sound = give(busy, lane) and sound end
+    waiting = waiting and waiting + moved - before
     if s and sound then
-      code, next = 0, settled(s, L, key, class, later, release, lane, retry, e)
+      code, next = 0, settled(s, L, key, class, later, release, waiting, lane, retry, e)
     else
       code, next = unread(key, KEYS[k])
     end
-    waiting = waiting and waiting + moved - before
   end
   reply[#reply + 1] = code
   reply[#reply + 1] = waiting or 0

@@ -32,6 +32,11 @@ local function backlog(lane, retry)
   return n and own and n + own
 end
 
+-- first answers what look goes by. Mostly nothing is in retry: without is what a caller says who knows that.
+local function first(lane, retry, without)
+  return redis.call('ZRANGE', lane, '0', '0')[1], without and {} or redis.call('ZRANGE', retry, '0', '0', 'WITHSCORES')
+end
+
 -- outlast lets a key whose state isn't read last for as long as events may wait.
 local function outlast(key, now)
   redis.call('HSET', key, 'exp', d(now + MAX_TTL))
