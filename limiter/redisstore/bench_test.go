@@ -122,7 +122,7 @@ func inOneCallEach(t testing.TB, s *Store) func([]reservation) error {
 		for _, r := range batch {
 			sh, table := s.shard(r.key), newTable(1, func(int) *rule { return r.rule })
 			args := append([]any{sh.epoch, s.now}, table.args...)
-			args = append(args, 0, 1, 1, 1, 1, r.cost, r.horizon.Microseconds())
+			args = append(args, 0, -1, 1, 1, 1, 1, r.cost, r.horizon.Microseconds())
 			takeScript.EvalSha(t.Context(), pipe, []string{sh.epochKey, sh.dueKey, sh.hashKey(r.key)}, args...)
 		}
 		_, err := pipe.Exec(t.Context())

@@ -84,7 +84,7 @@ func (c *laneCosts) round() {
 		for _, key := range calls[i] {
 			batch = append(batch, reservation{key, c.rule(key, ""), 1, 0})
 		}
-		_, err := c.bundle.runReserve(batch)
+		_, err := c.bundle.decide(batch)
 		return err
 	}
 	c.step("take", len(calls), reserve)

@@ -142,15 +142,8 @@ func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error
 	for _, sh := range of.shards {
 		keys = append(keys, sh.epochKey)
 	}
-	waiting := int64(-1)
-	switch {
-	case b.alone:
-		waiting = 0
-	case b.opt.KeyMaxWaiting > 0:
-		waiting = b.opt.KeyMaxWaiting
-	}
 	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	args := append(b.callArgs(of, table.args, 1+5*len(groups)), waiting)
+	args := append(b.callArgs(of, table.args, 1+5*len(groups)), b.mostWaiting())
 	for i, g := range groups {
 		keys = g.shard.keys(keys, g.key)
 		horizon := int64(-1)
@@ -168,6 +161,17 @@ func (b *bundle) reserveGroups(of *epochs, groups []group, out []reserved) error
 		b.answer(g, readAnswer(r.values[i]), r, out)
 	}
 	return nil
+}
+
+// mostWaiting is how many events of a key may wait; -1: any number.
+func (s *Store) mostWaiting() int64 {
+	switch {
+	case s.alone:
+		return 0
+	case s.opt.KeyMaxWaiting > 0:
+		return s.opt.KeyMaxWaiting
+	}
+	return -1
 }
 
 // answer is what the script says to one group.

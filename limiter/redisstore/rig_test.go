@@ -155,9 +155,15 @@ func (r *rig) groups(groups []group) []answer {
 // reserved is what reserve answers to groups of one shard; nothing is parked.
 func (r *rig) reserved(groups ...group) (answers []answer) {
 	r.t.Helper()
+	return r.reservedWaiting(0, groups...)
+}
+
+// reservedWaiting is what reserve answers to groups of one shard where so many events of a key may wait.
+func (r *rig) reservedWaiting(most int64, groups ...group) (answers []answer) {
+	r.t.Helper()
 	sh := r.shard(groups[0].key)
 	table := newTable(len(groups), func(i int) *rule { return groups[i].rule })
-	keys, args := []string{sh.epochKey}, append(table.args, 0, 0)
+	keys, args := []string{sh.epochKey}, append(table.args, 0, most)
 	for i, g := range groups {
 		keys = sh.keys(keys, g.key)
 		horizon := int64(-1)
@@ -179,9 +185,15 @@ func (r *rig) reserved(groups ...group) (answers []answer) {
 // taken is what take answers to one group, if it does.
 func (r *rig) taken(g group) (answer, bool) {
 	r.t.Helper()
+	return r.takenWaiting(0, g)
+}
+
+// takenWaiting is what take answers to one group, if it does, where so many events of a key may wait.
+func (r *rig) takenWaiting(most int64, g group) (answer, bool) {
+	r.t.Helper()
 	sh := r.shard(g.key)
 	table := newTable(1, func(int) *rule { return g.rule })
-	args := append(table.args, 0, 1, 1, 1, len(g.members), g.cost, g.horizon.Microseconds())
+	args := append(table.args, 0, most, 1, 1, 1, len(g.members), g.cost, g.horizon.Microseconds())
 	rep, err := sh.run(takeScript, []string{sh.epochKey, sh.dueKey, sh.hashKey(g.key)}, args)
 	if err != nil {
 		r.t.Fatal(err)

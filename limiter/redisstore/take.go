@@ -76,7 +76,7 @@ func (b *bundle) takeGroups(of *epochs, groups []group, out []reserved) error {
 	slices.SortFunc(groups, func(x, y group) int { return x.alike.compare(y.alike) })
 
 	keys := of.keys(len(groups))
-	args := b.callArgs(of, table.args, len(of.shards)*6)
+	args := append(b.callArgs(of, table.args, 1+len(of.shards)*6), b.mostWaiting())
 	for i := 0; i < len(groups); {
 		run, from := groups[i].alike, i
 		for ; i < len(groups) && groups[i].alike == run; i++ {
@@ -102,7 +102,11 @@ func (b *bundle) takeGroups(of *epochs, groups []group, out []reserved) error {
 // readTaken reads what take answers to n events, if it does.
 func readTaken(value any, n int) (answer, bool) {
 	if v, some := value.([]any); some {
-		return answer{wait: -1, tokens: integer(v[0]), rest: integer(v[1]), granted: integer(v[2]), slots: v[3:]}, true
+		a := answer{wait: -1, tokens: integer(v[0]), rest: integer(v[1]), granted: integer(v[2]), slots: v[3:]}
+		if a.granted < 0 {
+			a.granted, a.parked, a.wait, a.slots = 0, int64(n), integer(v[3]), nil
+		}
+		return a, true
 	}
 	before := integer(value)
 	return answer{wait: -1, tokens: before, granted: int64(n)}, before >= 0

@@ -18,18 +18,21 @@ func TestTakeGrantsWhatReserveWould(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 2))
 	limits := []string{"10/s burst 20", "3/s burst 7", "7/m burst 2", "1000000/s burst 5", "12/h burst 30"}
 	var rule *rule
-	now, granted, promised, left := int64(0), 0, 0, 0
-	for round := range 4000 {
+	now, granted, promised, refused, left := int64(0), 0, 0, 0, 0
+	most := int64(-1)
+	for round := range 6000 {
 		if round%50 == 0 { // a live change of the limit
 			ls, err := limiter.ParseLimits(limits[rnd.IntN(len(limits))])
 			if err != nil {
 				t.Fatal(err)
 			}
-			if rule, err = newRule(&limiter.Ruling{Limits: ls}, 0); err != nil {
+			longest := []time.Duration{0, time.Second, time.Minute}[rnd.IntN(3)]
+			if rule, err = newRule(&limiter.Ruling{Limits: ls}, longest); err != nil {
 				t.Fatal(err)
 			}
 		}
 		now += rnd.Int64N(1 << rnd.IntN(26))
+		most = rnd.Int64N(4) - 1
 		if rnd.IntN(40) == 0 {
 			now -= rnd.Int64N(3_000_000)
 		}
@@ -44,18 +47,22 @@ func TestTakeGrantsWhatReserveWould(t *testing.T) {
 		one.members = make([]int, 1+rnd.IntN(3))
 		other.members, other.cost, other.horizon = one.members, one.cost, one.horizon
 
-		got, taken := r.taken(one)
+		got, taken := r.takenWaiting(most, one)
 		switch {
 		case !taken:
 			left++
-			got = r.reserved(one)[0]
+			got = r.reservedWaiting(most, one)[0]
+		case got.parked > 0:
+			refused++
 		case len(got.slots) > 0:
 			promised++
 		default:
 			granted++
 		}
-		want := r.reserved(other)[0]
-		if got.granted != want.granted || got.tokens != want.tokens || !slices.Equal(got.slots, want.slots) {
+		want := r.reservedWaiting(most, other)[0]
+		if got.code != want.code || got.granted != want.granted || got.parked != want.parked || got.tokens != want.tokens ||
+			got.ahead != want.ahead || got.extra != want.extra || want.parked > 0 && got.wait != want.wait ||
+			!slices.Equal(got.slots, want.slots) {
 			t.Fatalf("round %d, %s, t=%d, %d of cost %d: with take (%t) %+v, without %+v", round, rule.ruling.Limits, now,
 				len(one.members), one.cost, taken, got, want)
 		}
@@ -64,8 +71,8 @@ func TestTakeGrantsWhatReserveWould(t *testing.T) {
 			t.Fatalf("round %d, %s, t=%d: with take (%t) there is\n%v, without\n%v", round, rule.ruling.Limits, now, taken, h, o)
 		}
 	}
-	if granted < 500 || promised < 100 || left < 500 {
-		t.Errorf("take granted %d, promised %d and left %d", granted, promised, left)
+	if granted < 500 || promised < 100 || refused < 100 || left < 500 {
+		t.Errorf("take granted %d, promised %d, refused %d and left %d", granted, promised, refused, left)
 	}
 }
 
@@ -162,8 +169,11 @@ func TestKeyAtItsLimitAsksReserveAtOnceForASecond(t *testing.T) {
 	if d := ask(); d.Verdict != limiter.Go || b.detours.has("k") {
 		t.Errorf("the first event: %+v, and the next one goes round take: %t", d, b.detours.has("k"))
 	}
-	if d := ask(); d.Verdict != limiter.Park || !b.detours.has("k") {
-		t.Errorf("an event without a token: %+v, and the next one goes round take: %t", d, b.detours.has("k"))
+	if d := ask(); d.Verdict != limiter.Park || b.detours.has("k") {
+		t.Errorf("the first event without a token: %+v, and the next one goes round take: %t", d, b.detours.has("k"))
+	}
+	if d := ask(); d.Verdict != limiter.Park || d.Ahead != 1 || !b.detours.has("k") {
+		t.Errorf("one behind it: %+v, and the next one goes round take: %t", d, b.detours.has("k"))
 	}
 	b.detours.of("k").Store(int64(time.Since(processStart)))
 	if b.detours.has("k") {
