@@ -1,7 +1,9 @@
 package sink
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -10,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -158,5 +161,42 @@ func TestTLSReceiverIsCheckedAndSpokenToOneConnectionAPush(t *testing.T) {
 	}
 	if got := <-proto; got != "HTTP/1.1" {
 		t.Errorf("spoke %s", got)
+	}
+}
+
+// The time for a body counts from the status, and ends with that of the push.
+func TestSilentBodyHoldsAPushForASecondAtMost(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ timeout, answered, want time.Duration }{
+		{15 * time.Second, 5 * time.Second, 6 * time.Second},
+		{15 * time.Second, 14500 * time.Millisecond, 15 * time.Second},
+		{300 * time.Millisecond, 0, 300 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestWebhook(t, "http://receiver", func(c *WebhookConfig) { c.Timeout = tt.timeout })
+			w.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				go func() {
+					defer far.Close()
+					request, err := http.ReadRequest(bufio.NewReader(far))
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, request.Body)
+					time.Sleep(tt.answered)
+					_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+					_, _ = far.Read(make([]byte, 1)) // until the other side closes
+				}()
+				return near, nil
+			}
+			start := time.Now()
+			if err := w.Push(t.Context(), testEvent()); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(start); took != tt.want {
+				t.Errorf("answered after %s of %s: the push took %s, want %s", tt.answered, tt.timeout, took, tt.want)
+			}
+		})
 	}
 }

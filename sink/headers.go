@@ -3,7 +3,6 @@ package sink
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -17,37 +16,57 @@ import (
 // headers returns the headers of one attempt. Only a few of the producer's headers go on, under names that none of ours
 // has, so that a producer can't replace an id or a signature.
 func (w *Webhook) headers(ev *pipeline.Event, at time.Time) (http.Header, error) {
-	h := http.Header{
-		"User-Agent":        {w.userAgent},
-		"Content-Type":      {contentType(ev)},
-		"Webhook-Id":        {ev.ID},
-		"Webhook-Timestamp": {strconv.FormatInt(at.Unix(), 10)},
-		"Sluice-Key":        {percentEncode(ev.Key)},
-		"Sluice-Subject":    {percentEncode(ev.Subject)},
-		"Sluice-Attempt":    {strconv.Itoa(ev.Attempt)},
+	const own = 8 // the ninth, Authorization, is rare
+	passed := passedOn(ev.Header)
+	h := make(http.Header, own+len(passed))
+	values := make([]string, 0, own+1) // one array for all that is set here
+	set := func(name, value string) {
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
+	set("User-Agent", w.userAgent)
+	set("Content-Type", contentType(ev))
+	set("Webhook-Id", ev.ID)
+	set("Webhook-Timestamp", strconv.FormatInt(at.Unix(), 10))
+	set("Sluice-Key", percentEncode(ev.Key))
+	set("Sluice-Subject", percentEncode(ev.Subject))
+	set("Sluice-Attempt", strconv.Itoa(ev.Attempt))
 	if w.authorization != "" {
-		h["Authorization"] = []string{w.authorization}
+		set("Authorization", w.authorization)
 	}
 	if len(w.signer) > 0 {
 		signature, err := w.signer.sign(ev.ID, at, ev.Data)
 		if err != nil {
 			return nil, err
 		}
-		h["Webhook-Signature"] = []string{signature}
+		set("Webhook-Signature", signature)
 	}
-	passOn(h, ev.Header)
+	passOn(h, ev.Header, passed)
 	return h, nil
 }
 
-// passOn copies the CloudEvents attributes and the trace context of an event. What HTTP can't carry is left out: it
-// would fail every attempt. Names that differ in their case only are one name, and the first in byte order counts, so that
-// all attempts carry the same.
-func passOn(h http.Header, from pipeline.Header) {
-	for _, name := range slices.Sorted(maps.Keys(from)) {
+// passedOn returns the names of an event's headers that go on, the CloudEvents attributes and the trace context, in byte
+// order. What HTTP can't carry is left out, as it would fail every attempt.
+func passedOn(from pipeline.Header) []string {
+	const attribute = "Ce-"
+	var names []string
+	for name := range from {
+		isAttribute := len(name) > len(attribute) && strings.EqualFold(name[:len(attribute)], attribute)
+		isTrace := strings.EqualFold(name, "Traceparent") || strings.EqualFold(name, "Tracestate")
+		if (isAttribute || isTrace) && isToken(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// passOn copies the headers of those names. Names that differ in their case only are one name, and the first counts, so
+// that all attempts carry the same. Values that HTTP can't carry are left out.
+func passOn(h http.Header, from pipeline.Header, names []string) {
+	for _, name := range names {
 		canonical := http.CanonicalHeaderKey(name)
-		isAttribute := strings.HasPrefix(canonical, "Ce-") && isToken(name) && len(name) > len("Ce-")
-		if !isAttribute && canonical != "Traceparent" && canonical != "Tracestate" || h[canonical] != nil {
+		if h[canonical] != nil {
 			continue
 		}
 		values := slices.DeleteFunc(slices.Clone(from[name]), func(v string) bool { return !isLegalValue(v) })

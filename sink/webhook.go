@@ -119,12 +119,15 @@ func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
 	if !isLegalValue(ev.ID) {
 		return pipeline.Permanent(&failure{class: classUnspecified, text: "the event's id can't be sent as a header"})
 	}
-	header, err := w.headers(ev, time.Now())
+	now := time.Now()
+	header, err := w.headers(ev, now)
 	if err != nil {
 		return fmt.Errorf("preparing the push: %w", err)
 	}
-	exchange, cancel := context.WithTimeout(ctx, w.timeout)
+	exchange, cancel := context.WithCancel(ctx)
 	defer cancel()
+	timer := time.AfterFunc(w.timeout, cancel) // in place of a context's, which could not be set anew for the body
+	defer timer.Stop()
 
 	// The transport is called without a client: nothing here redirects, and the errors hold no URL.
 	request := newRequest(exchange, w.address.forKey(ev.Key), header, ev.Data)
@@ -132,7 +135,11 @@ func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
 	if err != nil {
 		return w.unanswered(ctx, exchange, ev, request.URL, err)
 	}
-	body := readBody(response, cancel)
+	var body []byte
+	if response.Body != http.NoBody {
+		timer.Reset(min(maxBodyTime, time.Until(now.Add(w.timeout))))
+		body = readBody(response)
+	}
 	return w.judge(response, body, ev, request.URL)
 }
 
@@ -153,15 +160,13 @@ func newRequest(ctx context.Context, to *url.URL, header http.Header, body []byt
 	return request.WithContext(ctx)
 }
 
-// readBody reads the start of an answer's body and is done with it. cancel ends the exchange of an answer that takes
-// its time; by then the status has said what became of the event.
-func readBody(response *http.Response, cancel context.CancelFunc) []byte {
+// readBody reads the start of an answer's body and is done with it. The caller's timer ends the exchange of an answer that
+// takes its time; by then the status has said what became of the event.
+func readBody(response *http.Response) []byte {
 	defer response.Body.Close()
 	if response.StatusCode == http.StatusSwitchingProtocols {
-		return nil // the body is the bare connection, which cancel doesn't end
+		return nil // the body is the bare connection, which the end of the exchange doesn't end
 	}
-	timer := time.AfterFunc(maxBodyTime, cancel)
-	defer timer.Stop()
 	if response.StatusCode/100 == 2 {
 		_, _ = io.CopyN(io.Discard, response.Body, maxBodyBytes)
 		return nil
