@@ -44,6 +44,68 @@ func (d *delivery) tell(o outcome) error {
 	return d.msg.Ack()
 }
 
+// debt is a settlement that the server has to be told of.
+type debt struct {
+	d *delivery
+	o outcome
+}
+
+// tellTogether is for how long settlements are collected before the server is told of them. Told one by one each of them
+// cost a write here and a read there; nobody waits for one.
+const tellTogether = time.Millisecond
+
+// settle ends a delivery; the second time nothing happens. The server is told within a moment, or by Stop or Close if these
+// come first.
+func (s *Source) settle(d *delivery, o outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.settled {
+		return
+	}
+	d.settled = true
+	s.held.remove(d)
+	if !s.crowded() {
+		signal(s.room)
+		if s.full && s.roomy() {
+			signal(s.kick)
+		}
+	}
+	s.owed = append(s.owed, debt{d, o})
+	if !s.paying {
+		s.paying = true
+		time.AfterFunc(tellTogether, s.payDebts)
+	}
+}
+
+// payDebts tells the server of all settlements that it wasn't told of. Those of a stream that is gone are forgotten: in the
+// stream that took its name the same sequences are other events. What can't be told now is told later: by the next call, at
+// the latest by keep or when the consumer is found again.
+func (s *Source) payDebts() {
+	s.telling.Lock() // who returns from here knows that all is told that was owed before
+	defer s.telling.Unlock()
+	connected := s.js.Conn().IsConnected()
+	s.mu.Lock()
+	s.paying = false
+	if !connected || !s.sure {
+		s.mu.Unlock()
+		return
+	}
+	owed, identity := s.owed, s.identity
+	s.owed = nil
+	s.mu.Unlock()
+	for i, debt := range owed {
+		if debt.d.event.Source.Created != identity {
+			continue
+		}
+		if err := debt.d.tell(debt.o); err != nil {
+			s.mu.Lock()
+			s.owed = append(s.owed, owed[i:]...)
+			s.mu.Unlock()
+			return
+		}
+	}
+}
+
 // deliveries is a list of unsettled deliveries, the one with the oldest sign of life first.
 type deliveries struct {
 	root  delivery

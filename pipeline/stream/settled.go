@@ -18,6 +18,7 @@ var errDoubtful = errors.New("the consumer is being looked for")
 //
 // An event that is deleted from the stream while a worker has it in hand counts as settled.
 func (s *Source) Settled(ctx context.Context, most uint64) (upTo, last uint64, err error) {
+	s.payDebts() // or the answer would lag behind what is settled here
 	s.mu.Lock()
 	b, sure := s.bound, s.sure
 	s.mu.Unlock()

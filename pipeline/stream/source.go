@@ -57,6 +57,8 @@ type Source struct {
 	goroutines  sync.WaitGroup // tend and keep
 	sessions    sync.WaitGroup // until the client's buffer of each is empty
 
+	telling sync.Mutex // held while the server is told of settlements
+
 	mu       sync.Mutex
 	err      error       // final
 	stopping bool        // nothing is taken in any more
@@ -66,6 +68,7 @@ type Source struct {
 	queue    []*delivery // not handed out yet, oldest first
 	held     *deliveries // all unsettled, those of the queue too
 	owed     []debt      // settled, but not told to the server yet
+	paying   bool        // payDebts will be called within a moment
 
 	// sure says that the stream and the consumer are known to be those with the identity below. While they may be others
 	// nothing is settled at the server: the same sequences could be other events.
@@ -77,12 +80,6 @@ type Source struct {
 	full     bool     // pulling ended because there was no room
 	last     time.Time
 	restarts int // sessions replaced because nothing came; for tests
-}
-
-// debt is a settlement that the server has to be told of.
-type debt struct {
-	d *delivery
-	o outcome
 }
 
 // OpenSource begins to pull events from the consumer that [Setup] has made. ctx only bounds the opening.
@@ -149,36 +146,6 @@ func (s *Source) take() *delivery {
 		signal(s.arrived) // for another caller of Next
 	}
 	return d
-}
-
-// settle ends a delivery; the second time nothing happens.
-func (s *Source) settle(d *delivery, o outcome) {
-	s.mu.Lock()
-	if d.settled {
-		s.mu.Unlock()
-		return
-	}
-	d.settled = true
-	s.held.remove(d)
-	if !s.crowded() {
-		signal(s.room)
-		if s.full && s.roomy() {
-			signal(s.kick)
-		}
-	}
-	now := s.sure && d.event.Source.Created == s.identity
-	if !now {
-		s.owed = append(s.owed, debt{d, o})
-	}
-	s.mu.Unlock()
-	if !now {
-		return
-	}
-	if err := d.tell(o); err != nil {
-		s.mu.Lock()
-		s.owed = append(s.owed, debt{d, o})
-		s.mu.Unlock()
-	}
 }
 
 // crowded says that no more is to be taken in.
@@ -273,8 +240,7 @@ func (s *Source) newDelivery(ses *session, msg jetstream.Msg, meta *jetstream.Ms
 	}
 }
 
-// keep tells the server of each event in hand before its AckWait runs out, and of settlements that couldn't be told when
-// they were made.
+// keep tells the server of each event in hand before its AckWait runs out, and of settlements that couldn't be told before.
 func (s *Source) keep(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -302,33 +268,6 @@ func (s *Source) keep(ctx context.Context) {
 	}
 }
 
-// payDebts tells the server what it couldn't be told before. Debts of a stream that is gone are forgotten: in the stream
-// that took its name the same sequences are other events.
-func (s *Source) payDebts() {
-	if !s.js.Conn().IsConnected() {
-		return
-	}
-	s.mu.Lock()
-	if !s.sure {
-		s.mu.Unlock()
-		return
-	}
-	owed, identity := s.owed, s.identity
-	s.owed = nil
-	s.mu.Unlock()
-	for i, debt := range owed {
-		if debt.d.event.Source.Created != identity {
-			continue
-		}
-		if err := debt.d.tell(debt.o); err != nil {
-			s.mu.Lock()
-			s.owed = append(s.owed, owed[i:]...)
-			s.mu.Unlock()
-			return
-		}
-	}
-}
-
 // Stop ends pulling. All that has come and wasn't handed out goes back to the server at once, for other workers; what was
 // handed out stays with its holders, and is kept from others until it is settled or Close is called.
 func (s *Source) Stop() {
@@ -348,6 +287,7 @@ func (s *Source) Stop() {
 	for _, d := range back {
 		s.settle(d, handedBack)
 	}
+	s.payDebts()
 }
 
 // Close stops the source, waits until the client's buffer has gone back, and sends what is still to be told, all until ctx
