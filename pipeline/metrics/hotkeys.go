@@ -17,6 +17,9 @@ const (
 	// hotHalfLife is the time in which what happened comes to weigh half: rates are those of about the last half minute.
 	hotHalfLife = 10 * time.Second
 
+	// hotMoment later something weighs 0.07 % more, which isn't worth computing.
+	hotMoment = 10 * time.Millisecond
+
 	// hotLeast is the rate per second from which on a key counts as busy.
 	hotLeast = 0.005
 )
@@ -30,17 +33,21 @@ type HotKeys struct {
 	part  [hotParts]hotPart
 }
 
-// hotPart holds the keys of one hash.
+// hotPart holds the keys of one hash. Every event looks here twice, from a cache that has seen much else since: a few arrays
+// cost less than a map.
 type hotPart struct {
 	mu     sync.Mutex
-	since  time.Time // when something weighed 1
-	places map[string]int
-	weight []float64 // of each place; too much by the place's over, at most
-	kept   []hotCounts
+	since  time.Time           // when something weighed 1
+	asked  time.Time           // when weigh last computed
+	now    float64             // what something weighed then
+	hash   [hotPerPart]uint64  // of each place's key
+	weight [hotPerPart]float64 // of each place; too much by the place's over, at most
+	kept   [hotPerPart]hotCounts
 }
 
 type hotCounts struct {
-	key, tier                   string // tier: of its newest event
+	key                         []byte // the place's own; nothing is allocated for another key
+	tier                        string // of its newest event
 	over                        float64
 	received, throttled, pushed float64 // since the key took its place, weighed
 }
@@ -58,42 +65,51 @@ type HotKey struct {
 func NewHotKeys() *HotKeys {
 	h := &HotKeys{seed: maphash.MakeSeed(), start: time.Now()}
 	for i := range h.part {
-		h.part[i].places, h.part[i].since = map[string]int{}, h.start
+		h.part[i].since = h.start
 	}
 	return h
 }
 
 func (h *HotKeys) received(key, tier string, throttled bool, now time.Time) {
-	h.count(key, now, func(c *hotCounts, weight float64) {
-		if c.tier != tier {
-			c.tier = strings.Clone(tier)
-		}
-		c.received += weight
-		if throttled {
-			c.throttled += weight
-		}
-	})
+	p, i, weight := h.count(key, now)
+	defer p.mu.Unlock()
+	c := &p.kept[i]
+	if c.tier != tier {
+		c.tier = strings.Clone(tier) // it may be a piece of something large
+	}
+	c.received += weight
+	if throttled {
+		c.throttled += weight
+	}
 }
 
 func (h *HotKeys) pushed(key string, now time.Time) {
-	h.count(key, now, func(c *hotCounts, weight float64) { c.pushed += weight })
+	p, i, weight := h.count(key, now)
+	p.kept[i].pushed += weight
+	p.mu.Unlock()
 }
 
-func (h *HotKeys) count(key string, now time.Time, add func(*hotCounts, float64)) {
-	p := &h.part[maphash.String(h.seed, key)%hotParts]
+// count notes that something happened to a key. It returns the key's part, locked, the key's place there, and what that weighs.
+func (h *HotKeys) count(key string, now time.Time) (p *hotPart, i int, weight float64) {
+	hash := maphash.String(h.seed, key)
+	p = &h.part[hash%hotParts]
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	weight := p.weigh(now)
-	i := p.place(key)
+	weight = p.weigh(now)
+	i = p.place(hash, key)
 	p.weight[i] += weight
-	add(&p.kept[i], weight)
+	return p, i, weight
 }
 
 // weigh is what something that happens now weighs. Before that grows out of bounds everything is weighed anew.
 func (p *hotPart) weigh(now time.Time) float64 {
+	if now.Sub(p.asked) < hotMoment {
+		return p.now
+	}
+	p.asked = now
 	halves := float64(now.Sub(p.since)) / float64(hotHalfLife)
 	if halves < 512 {
-		return math.Exp2(halves)
+		p.now = math.Exp2(halves)
+		return p.now
 	}
 	lighter := math.Exp2(-halves)
 	for i := range p.kept {
@@ -101,31 +117,26 @@ func (p *hotPart) weigh(now time.Time) float64 {
 		p.weight[i] *= lighter
 		c.over, c.received, c.throttled, c.pushed = c.over*lighter, c.received*lighter, c.throttled*lighter, c.pushed*lighter
 	}
-	p.since = now
+	p.since, p.now = now, 1
 	return 1
 }
 
-// place is where key is kept from now on.
-func (p *hotPart) place(key string) int {
-	if i, ok := p.places[key]; ok {
-		return i
-	}
-	key = strings.Clone(key) // it may be a piece of something large
-	i := len(p.kept)
-	if i < hotPerPart {
-		p.kept, p.weight = append(p.kept, hotCounts{key: key}), append(p.weight, 0)
-	} else {
-		i = 0
-		for j, w := range p.weight {
-			if w < p.weight[i] {
-				i = j
-			}
+// place is where key is kept from now on. A place that was never taken weighs nothing.
+func (p *hotPart) place(hash uint64, key string) int {
+	for i, h := range p.hash {
+		if h == hash && string(p.kept[i].key) == key {
+			return i
 		}
-		delete(p.places, p.kept[i].key)
-		p.kept[i] = hotCounts{key: key, over: p.weight[i]}
 	}
-	p.places[key] = i
-	return i
+	least := 0
+	for i, w := range p.weight {
+		if w < p.weight[least] {
+			least = i
+		}
+	}
+	p.hash[least] = hash
+	p.kept[least] = hotCounts{key: append(p.kept[least].key[:0], key...), over: p.weight[least]}
+	return least
 }
 
 // Busiest are up to n keys, the busiest first. Those that are told apart from idle ones by luck only are left out: if all
@@ -149,11 +160,12 @@ func (p *hotPart) appendBusy(to []HotKey, now time.Time, steady float64) []HotKe
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	rate := 1 / (p.weigh(now) * steady)
-	for i, c := range p.kept {
+	for i := range p.kept {
+		c := &p.kept[i]
 		if c.over > p.weight[i]/2 || (c.received+c.pushed)*rate < hotLeast {
 			continue
 		}
-		to = append(to, HotKey{Key: c.key, Tier: c.tier, Received: c.received * rate, Throttled: c.throttled * rate, Pushed: c.pushed * rate})
+		to = append(to, HotKey{Key: string(c.key), Tier: c.tier, Received: c.received * rate, Throttled: c.throttled * rate, Pushed: c.pushed * rate})
 	}
 	return to
 }
