@@ -61,10 +61,10 @@ func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan str
 		return
 	}
 	launched := make(chan struct{})
-	go func() {
+	w.crew.give(func() {
 		defer close(launched)
 		w.launch(ctx, hard, l)
-	}()
+	})
 	stopped := turn.ctx.Done()
 	for l.token != 0 {
 		wait := time.Until(w.nextLease(l))

@@ -143,7 +143,9 @@ func (w *Worker) serveLanes(soft, hard context.Context) {
 		for _, key := range keys {
 			if lane := w.lanes.begin(key); lane != nil {
 				begun = true
-				draining.Go(func() {
+				draining.Add(1)
+				w.crew.give(func() {
+					defer draining.Done()
 					defer turn.end()
 					w.serveLane(turn, hard, key, lane.more)
 				})

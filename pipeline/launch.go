@@ -16,7 +16,7 @@ func (w *Worker) fetch(ctx context.Context, lane *lane, l Leased) *leasedEvent {
 	key, asked := lane.key, lane.asked
 	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Useless || l.Costly, costly: l.Costly,
 		ready: make(chan struct{})}
-	go func() {
+	w.crew.give(func() {
 		defer close(e.ready)
 		patient, cancel := context.WithTimeout(ctx, readPatience)
 		defer cancel()
@@ -34,7 +34,7 @@ func (w *Worker) fetch(ctx context.Context, lane *lane, l Leased) *leasedEvent {
 			e.ev.First = l.First
 		}
 		e.ev.Expires, _ = ExpiresOf(e.ev.Header, e.ev.Time) // readable, or it would not have been parked
-	}()
+	})
 	return e
 }
 
@@ -47,13 +47,13 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 		}
 		w.promises.give(-1)
 		if errors.Is(err, errExpired) {
-			go func() { l.results <- w.expire(hard, l, e) }()
+			w.crew.give(func() { l.results <- w.expire(hard, l, e) })
 			continue
 		}
 		w.keys.book(l.key, -1)
 		if err == nil {
 			begun := make(chan struct{})
-			go func() { l.results <- w.pushLeased(hard, l, e, begun) }()
+			w.crew.give(func() { l.results <- w.pushLeased(hard, l, e, begun) })
 			<-begun // the scheduler would rather start the last one first
 			continue
 		}

@@ -58,6 +58,7 @@ type Worker struct {
 	promises *promises
 	held     atomic.Int64 // events of the source that wait for a slot
 	lanes    *laneTable
+	crew     crew // all goroutines that are begun for an event or a lane
 	bodies   bodies
 	floor    *floor
 	sample   *sample
@@ -114,12 +115,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.strict() {
 		running.Go(func() { w.followFloor(soft) })
 	}
-	err := w.pull(soft, hard, &running)
+	err := w.pull(soft, hard)
 	stop()
 
 	deadline := time.AfterFunc(w.cfg.Drain, func() { cut(ErrDrainTimeout) })
 	defer deadline.Stop()
 	running.Wait()
+	w.crew.end()
 	w.failed.end()
 	w.buried.end()
 	return err
@@ -130,12 +132,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) DestinationAway() (since time.Time, away bool) { return w.destination.isAway() }
 
 // pull hands every event of the source to a goroutine that has it alone; the source bounds how many there are.
-func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error {
-	crew := newCrew(running, func(p pulled) {
-		defer p.turn.end()
-		w.handle(p.turn.ctx, hard, p.d)
-	})
-	defer crew.dismiss()
+func (w *Worker) pull(soft, hard context.Context) error {
 	for {
 		if w.destination.await(fromSource) != nil {
 			return nil
@@ -155,14 +152,11 @@ func (w *Worker) pull(soft, hard context.Context, running *sync.WaitGroup) error
 			d.HandBack()
 			return nil
 		}
-		crew.give(pulled{turn, d})
+		w.crew.give(func() {
+			defer turn.end()
+			w.handle(turn.ctx, hard, d)
+		})
 	}
-}
-
-// pulled is an event with the leave to begin it.
-type pulled struct {
-	turn turn
-	d    Delivery
 }
 
 // handle carries one event from received to settled: read its key, take its tokens, push it; or put it into its lane. It is
