@@ -65,6 +65,7 @@ type Worker struct {
 	troubles troubles
 	asking   map[string]chan struct{} // by call: holds the event that asks for room
 	stopping <-chan struct{}          // closed when nothing new is to be begun
+	last     context.Context          // ends laneShutdown after the pushes have been cut off
 
 	destination *destination
 	failed      *digest // pushes
@@ -107,6 +108,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer stop()
 	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
+
+	last, over := context.WithCancel(context.WithoutCancel(ctx))
+	defer over()
+	defer context.AfterFunc(hard, func() { time.AfterFunc(laneShutdown, over) })()
+	w.last = last
 
 	w.destination.begin(soft)
 	w.stopping = soft.Done()

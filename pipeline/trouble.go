@@ -71,10 +71,11 @@ func (w *Worker) insist(ctx context.Context, what string, fn func(context.Contex
 
 // insistLast is insist for what saves the next worker a duplicate: it goes on for a moment after the drain time.
 func (w *Worker) insistLast(hard context.Context, what string, fn func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
+	if hard.Err() == nil {
+		return w.insist(w.last, what, fn)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(hard), laneShutdown)
 	defer cancel()
-	stop := context.AfterFunc(hard, func() { time.AfterFunc(laneShutdown, cancel) })
-	defer stop()
 	return w.insist(ctx, what, fn)
 }
 
