@@ -183,7 +183,7 @@ func (r *replay) one(ctx context.Context, read readLetter) error {
 		return nil
 	}
 	msg := r.letters.Replay(read.letter, r.cfg.Stream)
-	if msg.Size()-len(msg.Subject) > r.most {
+	if !stream.Fits(msg, r.most) {
 		r.park(ctx, name, read.letter)
 		return nil
 	}

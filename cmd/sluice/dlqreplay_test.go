@@ -149,6 +149,32 @@ func TestReplayOfEventsAtMaxPayload(t *testing.T) {
 	}
 }
 
+// With the id they would be more than JetStream takes.
+func TestReplayOfAnEventWithAsManyHeadersAsThereCanBe(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	lanes, err := stream.OpenLanes(t.Context(), r.js, r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := nats.Header{"Big": {strings.Repeat("b", 65_500)}}
+	if _, err := r.js.PublishMsg(t.Context(), &nats.Msg{Subject: "events.alice", Header: header}); err != nil {
+		t.Fatal(err)
+	}
+	ev := r.next(r.source())
+	ev.Key = "alice"
+	r.buryEvent(pipeline.Rejected, ev)
+	if stdout, _ := r.dlq(0, "show", "2"); !strings.Contains(stdout, header.Get("Big")) {
+		t.Error("show doesn't give the header")
+	}
+	stdout, _ := r.dlq(0, "replay", "--yes", "--json")
+	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 1, Replayed: 1}) || r.held("SLUICE_DLQ") != 0 {
+		t.Errorf("counts %s", stdout)
+	}
+	if got, err := lanes.Read(t.Context(), "alice", 2); err != nil || got.ID != ev.ID || !reflect.DeepEqual(nats.Header(got.Header), header) {
+		t.Errorf("in the lane: %v", err)
+	}
+}
+
 func TestReplayOfTwoThousandIsQuickAndInOrder(t *testing.T) {
 	r := newLetterRig(t, server.Options{})
 	const n = 2000

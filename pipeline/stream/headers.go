@@ -28,6 +28,7 @@ const (
 	headerReason  = "Sluice-Reason"  // dead letters
 	headerError   = "Sluice-Error"   // dead letters
 	headerPart    = "Sluice-Part"    // of an event in two messages: partBody, or the sequence of that
+	headerRest    = "Sluice-Rest"    // of an event in two messages: so many bytes before its data are headers of the producer's
 
 	// wasPrefix stands before the name of a producer's header that can't be stored under its own name.
 	wasPrefix = "Sluice-Was-"
@@ -37,6 +38,7 @@ const (
 
 var ownHeaders = []string{
 	headerID, headerSource, headerKey, headerSubject, headerTime, headerAttempt, headerFirst, headerReason, headerError, headerPart,
+	headerRest,
 }
 
 // mustRename says whether a producer's header can't be stored under its own name: because JetStream would act on it

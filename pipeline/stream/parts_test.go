@@ -87,24 +87,81 @@ func TestEventAtMaxPayloadIsStoredInTwoMessages(t *testing.T) {
 	}
 }
 
-func TestHeadersThatDontFitAreTooLarge(t *testing.T) {
+func TestEventThatTwoMessagesDontHoldIsTooLarge(t *testing.T) {
 	t.Parallel()
 	js, cfg := smallServer(t)
 	l := openLanes(t, js, cfg)
-	ev := event("k", 1, "x")
-	ev.Header["Big"] = []string{strings.Repeat("x", 8000)}
+	ev := event("k", 1, strings.Repeat("x", 16<<10)) // from when max_payload was more
 	if _, err := l.Append(t.Context(), ev); !errors.Is(err, pipeline.ErrTooLarge) {
 		t.Errorf("got %v, want ErrTooLarge", err)
 	}
-	// As long as the headers fit with ours, any data do.
-	ev.Header["Big"] = []string{strings.Repeat("x", 7000)}
-	ev.Data = bytes.Repeat([]byte("y"), 8<<10-headerSize(nats.Header(ev.Header)))
-	seq := appendEvent(t, l, ev)
-	if got, err := l.Read(t.Context(), "k", seq); err != nil || !reflect.DeepEqual(got, ev) {
-		t.Errorf("read with error %v", err)
+	ev.Subject = strings.Repeat("x", 8<<10) // which is a header of ours
+	if _, err := l.Append(t.Context(), ev); !errors.Is(err, pipeline.ErrTooLarge) {
+		t.Errorf("got %v, want ErrTooLarge", err)
 	}
-	if n := messages(t, js, "SLUICE_LANES"); n != 2 {
-		t.Errorf("%d messages, want 2", n)
+}
+
+// The source takes 64 KiB of headers, and so does each stream: with those of sluice they are more.
+func TestEventWithAsManyHeadersAsTheSourceTakesIsStoredWhole(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	small, smallCfg := smallServer(t)
+	many := pipeline.Header{"Sluice-Collapse": {"position"}, "Nats-Msg-Id": {"order 17"}}
+	for i := range 2500 {
+		many[fmt.Sprint("H", i)] = []string{"a value", "and more"}[:1+i%2]
+	}
+	for name, c := range map[string]struct {
+		js     jetstream.JetStream
+		cfg    Config
+		most   int
+		header pipeline.Header
+		data   int
+	}{
+		"one large header":       {js, cfg, maxHeader, pipeline.Header{"Foo": {"bar"}}, 1},
+		"with all data":          {js, cfg, maxHeader, pipeline.Header{"Foo": {"bar"}}, 1<<20 - maxHeader},
+		"of one that is renamed": {js, cfg, maxHeader, pipeline.Header{"Nats-Trace-(x)": {strings.Repeat("y", 20<<10)}}, 9},
+		"many small ones":        {js, cfg, maxHeader, many, 0},
+		"a cost that is none":    {js, cfg, maxHeader, pipeline.Header{"Sluice-Cost": {strings.Repeat("9", 50<<10)}}, 7},
+		"all of max_payload":     {small, smallCfg, 8 << 10, pipeline.Header{"Foo": {"bar"}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ev := event("k", 1, strings.Repeat("x", c.data))
+			ev.Header = c.header
+			ev.Header["Big"] = []string{strings.Repeat("b", c.most-headerSize(nats.Header(ev.Header))-headerSize(nats.Header{"Big": {""}})+headerSize(nil))}
+			if n := headerSize(nats.Header(ev.Header)); n != c.most {
+				t.Fatalf("the headers have %d bytes, want %d", n, c.most)
+			}
+			l, dlq := openLanes(t, c.js, c.cfg), openDeadLetters(t, c.js, c.cfg)
+			ev.Source.Created = int64(len(name)) // another event than the other cases'
+			seq := appendEvent(t, l, ev)
+			if again := appendEvent(t, l, ev); again != seq {
+				t.Errorf("stored again as %d, want %d", again, seq)
+			}
+			other := openLanes(t, c.js, c.cfg) // another process
+			got, err := other.Read(t.Context(), "k", seq)
+			if err != nil || !reflect.DeepEqual(got, ev) {
+				t.Errorf("read with error %v, the same: %v", err, reflect.DeepEqual(got, ev))
+			}
+			err = other.Between(t.Context(), seq-1, seq, func(head *pipeline.Event, _ uint64) error {
+				if name == "many small ones" && (head.Header.Get("Sluice-Collapse") != "position" || head.Header.Get("Nats-Msg-Id") != "order 17") {
+					t.Error("what the index is rebuilt from isn't in the head")
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			before := messages(t, c.js, "SLUICE_DLQ")
+			if err := dlq.Bury(t.Context(), ev, pipeline.TooLarge, errors.New(strings.Repeat("e", 300))); err != nil {
+				t.Fatal(err)
+			}
+			if dead, err := dlq.Read(t.Context(), before+2); err != nil || !reflect.DeepEqual(dead.Event, ev) {
+				t.Errorf("dead letter read with error %v", err)
+			}
+			if err := other.Delete(t.Context(), "k", seq); err != nil || messages(t, c.js, "SLUICE_LANES") != 0 {
+				t.Errorf("deleted: %v, %d messages are left", err, messages(t, c.js, "SLUICE_LANES"))
+			}
+		})
 	}
 }
 

@@ -28,9 +28,10 @@ const (
 //
 // An event is one message: its data as they are, its headers under stored names, and what sluice knows of it in headers of
 // its own. If that doesn't fit into a message of the server, it is two. The first has the first half of the data and only
-// says that it is a part; the second, the head, has everything else and names the first by its sequence. The part is
-// stored before its head and deleted after it, so that a crash in between leaves at most a part that nobody refers to: it
-// is never read, and costs its bytes until the stream is purged.
+// says that it is a part; the second, the head, has everything else and names the first by its sequence. What the head has no
+// room for of the producer's headers is stored with the data, before them. The part is stored before its head and deleted after
+// it, so that a crash in between leaves at most a part that nobody refers to: it is never read, and costs its bytes until the
+// stream is purged.
 type store struct {
 	js      jetstream.JetStream
 	nc      *nats.Conn
@@ -71,44 +72,6 @@ func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name, qu
 	opened := &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, process: nuid.Next(), missed: make(chan struct{}, 1)}
 	opened.created.Store(created(s.CachedInfo()))
 	return opened, nil
-}
-
-// put stores an event under subject, once per id within dedupeWindow, and returns the sequence of its message, or of the
-// one stored before.
-func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data []byte) (uint64, error) {
-	h.Set(jetstream.MsgIDHeader, id)
-	h.Set(jetstream.ExpectedStreamHeader, s.name)
-	room := int(s.nc.MaxPayload())
-	if headerSize(h)+len(data) <= room {
-		ack, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data})
-		return ack.Sequence, err
-	}
-
-	part := nats.Header{}
-	part.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s:part:%s:%d", id, s.process, s.deleted.Load()))
-	part.Set(jetstream.ExpectedStreamHeader, s.name)
-	part.Set(headerPart, partBody)
-	h.Set(headerPart, strconv.FormatUint(1<<64-1, 10)) // its size, before its value is known
-	first := max(len(data)/2, headerSize(h)+len(data)-room)
-	if first > len(data) || headerSize(part)+first > room {
-		return 0, fmt.Errorf("%w: %d bytes of headers and %d of data, max_payload is %d",
-			pipeline.ErrTooLarge, headerSize(h), len(data), room)
-	}
-	half, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: part, Data: data[:first]})
-	if err != nil {
-		return 0, err
-	}
-	h.Set(headerPart, strconv.FormatUint(half.Sequence, 10))
-	head, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data[first:]})
-	switch {
-	case errors.Is(err, pipeline.ErrFull), err == nil && head.Duplicate && !half.Duplicate:
-		// Nothing refers to the part, which would take room for good. Should deleting it fail, it does.
-		s.deleted.Add(1)
-		_ = s.deleteMessage(ctx, half.Sequence)
-	case err == nil:
-		s.parts.Store(head.Sequence, half.Sequence)
-	}
-	return head.Sequence, err
 }
 
 // publish stores one message and waits until that is safe. After an error it may be stored all the same.
@@ -192,6 +155,9 @@ func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline
 	}
 	s.parts.Store(seq, partSeq)
 	ev.Data = append(part.data, head.data...)
+	if err := unfold(ev, head); err != nil {
+		return nil, message{}, fmt.Errorf("message %d of stream %s: %w", seq, s.name, err)
+	}
 	return ev, head, nil
 }
 
