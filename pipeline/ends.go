@@ -68,6 +68,19 @@ func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause
 func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
 	w.buried.see(ev.Key, cause, "reason", reason, "id", ev.ID, "attempts", ev.Attempt)
 	return w.insist(hard, burying, func(ctx context.Context) error {
-		return w.DeadLetters.Bury(ctx, ev, reason, cause)
+		err := w.DeadLetters.Bury(ctx, ev, reason, cause)
+		if errors.Is(err, ErrTooLarge) && !w.isStopping() {
+			err = errors.New(err.Error()) // it waits until messages may be larger: the source would hand it out again at once
+		}
+		return err
 	})
+}
+
+func (w *Worker) isStopping() bool {
+	select {
+	case <-w.stopping:
+		return true
+	default:
+		return false
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -290,7 +291,7 @@ func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
 	if l.stores != nil {
 		time.Sleep(l.stores(ev))
 	}
-	if string(ev.Data) == "too large" {
+	if strings.HasPrefix(string(ev.Data), "too large") {
 		return 0, fmt.Errorf("storing: %w", ErrTooLarge)
 	}
 	seq := laneSeq(ev.Source.Seq)
@@ -343,6 +344,10 @@ func (l lanesOf) Bury(ctx context.Context, ev *Event, reason DeadReason, _ error
 	f := l.fault("bury")
 	if f == notDone || ctx.Err() != nil {
 		return errFault
+	}
+	if string(ev.Data) == "too large for both" {
+		l.note("bury fails")
+		return fmt.Errorf("storing: %w", ErrTooLarge)
 	}
 	l.mu.Lock()
 	if _, stored := l.dead[ev.Source.Seq]; !stored && l.full("bury", len(l.dead)) {

@@ -124,6 +124,31 @@ func TestStopHandsBackEventsThatWaitForRoomAtOnce(t *testing.T) {
 	})
 }
 
+// It came when messages might be larger. Nobody has asked for it to be lost, and it must not keep anybody busy.
+func TestEventTooLargeForADeadLetterWaitsAndHoldsUpNobody(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		stop := r.start()
+		r.publish("a", 1, func(d *delivery) { d.ev.Data, d.redelivered = []byte("too large for both"), true })
+		pass(time.Minute)
+		r.publish("a", 1)
+		pass(time.Second)
+		if tries := strings.Count(strings.Join(r.trace, " "), "bury fails"); tries > 40 || tries < 20 {
+			t.Errorf("%d tries within a minute, want one in two seconds", tries)
+		}
+		if n := r.count("delivered"); n != 1 {
+			t.Errorf("%d delivered, want the other event", n)
+		}
+		stopped := time.Now()
+		_ = stop()
+		if took := time.Since(stopped); took > longestPause {
+			t.Errorf("the stop took %s", took)
+		}
+		if n := len(r.queue); n != 1 {
+			t.Errorf("%d events in the source, want the one", n)
+		}
+	})
+}
+
 // The dead letters of one key find no room: its lane gets no further, and the others go on.
 func TestLaneWhoseDeadLettersFindNoRoomHoldsUpNobodyElse(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
