@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"sluice/limiter"
 	"sluice/pipeline"
@@ -49,7 +52,7 @@ func (s *Store) reconcile(ctx context.Context) {
 			continue
 		}
 		if created := s.opt.Bodies.Created(); created != of {
-			of, last, s.verified = created, 0, 0 // it counts from 1
+			of, last = created, 0 // it counts from 1
 			s.follow(created)
 		}
 		before, last = last, now
@@ -78,8 +81,9 @@ func (s *Store) follow(created int64) {
 // verify verifies the bodies up to the sequence last, of those shards where that wasn't done yet, unless another worker
 // is about it.
 func (s *Store) verify(ctx context.Context, last uint64) error {
-	if last <= s.verified && !s.suspicious() {
-		return nil
+	done, err := s.verified(ctx)
+	if err != nil || last <= done && !s.suspicious() {
+		return err
 	}
 	var all [limiter.Shards]*verification
 	from := last
@@ -118,8 +122,28 @@ func (s *Store) verify(ctx context.Context, last uint64) error {
 			return err
 		}
 	}
-	s.verified = last
 	return nil
+}
+
+// verified is up to where all shards are verified, by Redis' own word: what it says was written together with the places that
+// were found, so that whoever lost the last of these says less again.
+func (s *Store) verified(ctx context.Context) (least uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var marks [limiter.Shards]*redis.StringCmd
+	calls := s.rdb.Pipeline()
+	for i, sh := range s.shards {
+		marks[i] = calls.HGet(ctx, sh.epochKey, "verified")
+	}
+	if _, err := calls.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return 0, fmt.Errorf("redis: asking up to where the index is verified: %w", err)
+	}
+	least = math.MaxUint64
+	for _, mark := range marks {
+		n, _ := mark.Uint64() // there is none yet: nothing is
+		least = min(least, n)
+	}
+	return least, nil
 }
 
 // suspicious says whether any shard has to be verified from the start.

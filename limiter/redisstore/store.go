@@ -145,8 +145,6 @@ type Store struct {
 
 	promisesPassed atomic.Bool // see passed
 
-	verified uint64 // of the lane stream, by any worker; used by reconcile only
-
 	toldDamaged atomic.Int64 // Unix second
 
 	wall wall
