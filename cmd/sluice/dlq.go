@@ -27,7 +27,7 @@ func newDLQCommand() *cobra.Command {
 each with the reason and what was last said about it. The flags that select are the same for ls, replay and purge; dead
 letters have to fit all that are given.
 
-Reads SLUICE_NATS_… and SLUICE_NAME; replay SLUICE_STREAM, too.`,
+Reads SLUICE_NATS_… and SLUICE_NAME; replay SLUICE_STREAM and SLUICE_SUBJECTS, too.`,
 		Example: `  sluice dlq ls --summary
   sluice dlq show 17
   sluice dlq replay --key alice --rate 100/s

@@ -33,8 +33,8 @@ letters once the stream has confirmed them. To workers they are new events: thei
 from 1. Receivers see the same ids as before. Replaying a dead letter twice within the stream's duplicate window, say
 after a crash, publishes it once.
 
-One whose subject the stream doesn't take any more stays, and is told. One that became too large for the stream with its
-id goes into its key's lane instead, where a worker finds it within 30 s.`,
+One whose subject the stream doesn't take any more, or none of SLUICE_SUBJECTS matches, stays, and is told. One that became
+too large for the stream with its id goes into its key's lane instead, where a worker finds it within 30 s.`,
 		Example: `  sluice dlq replay --key alice
   sluice dlq replay --reason exhausted --newer 1d --rate 100/s
   sluice dlq replay --dry-run`,
@@ -185,6 +185,11 @@ func (r *replay) one(ctx context.Context, read readLetter) error {
 	msg := r.letters.Replay(read.letter, r.cfg.Stream)
 	if !stream.Fits(msg, r.most) {
 		r.park(ctx, name, read.letter)
+		return nil
+	}
+	if !stream.Matches(r.cfg.Subjects, msg.Subject) {
+		r.failed.Add(1)
+		r.out.report(fmt.Errorf("%s: no worker would take its subject %q from the stream: none of SLUICE_SUBJECTS matches it", name, msg.Subject))
 		return nil
 	}
 	return r.publishThen(ctx, name, msg, func() { r.forget(name, read.seq) })

@@ -103,6 +103,24 @@ func TestLetterWhoseSubjectIsGoneStays(t *testing.T) {
 	}
 }
 
+// The stream takes it, and it would be gone from the dead letters and come to nobody.
+func TestLetterThatNoWorkerWouldTakeStays(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	t.Setenv("SLUICE_SUBJECTS", "events.*.new,events.b")
+	for i, subject := range []string{"events.a", "events.a.new", "events.b"} {
+		r.buryEvent(pipeline.Rejected, &pipeline.Event{
+			ID: fmt.Sprint(i), Key: "a", Subject: subject, Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: uint64(i + 1)},
+		})
+	}
+	_, stderr := r.dlq(1, "replay", "--yes")
+	if !strings.Contains(stderr, `dead letter 1: no worker would take its subject "events.a"`) {
+		t.Errorf("it says %s", stderr)
+	}
+	if events, letters := r.held("EVENTS"), r.held("SLUICE_DLQ"); events != 2 || letters != 1 {
+		t.Errorf("%d events and %d dead letters, want 2 and 1", events, letters)
+	}
+}
+
 func TestReplayOfEventsAtMaxPayload(t *testing.T) {
 	const room = 8 << 10
 	r := newLetterRig(t, server.Options{MaxPayload: room})

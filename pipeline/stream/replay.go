@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,11 @@ func (d *DeadLetters) Replay(l DeadLetter, source string) *nats.Msg {
 // Takes says whether the source stream takes what is published to subject, as far as its configuration tells.
 func Takes(source jetstream.StreamConfig, subject string) bool {
 	return validSubject(subject) && len(notTaken([]string{subject}, source)) == 0
+}
+
+// Matches says whether an event with that subject is for a consumer with these filters.
+func Matches(filters []string, subject string) bool {
+	return slices.ContainsFunc(filters, func(filter string) bool { return covers(filter, subject) })
 }
 
 func (d *DeadLetters) replayID(seq uint64) string {
