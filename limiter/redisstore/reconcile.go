@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -180,7 +183,7 @@ func (v *verification) begin() (free bool, err error) {
 	if v.suspect.Load() {
 		upTo = 0
 	}
-	_, err = v.call(nil, verifyLock, upTo, false)
+	_, _, err = v.call(nil, verifyLock, upTo, false)
 	if errors.Is(err, errVerified) {
 		return false, nil
 	}
@@ -208,9 +211,16 @@ func (v *verification) flush(lock time.Duration, upTo int64) error {
 	var missing []int64
 	var err error
 	if len(v.events) > 0 {
-		if missing, err = v.call(v.events, verifyLock, -1, false); err != nil {
+		var unsure []int64
+		if missing, unsure, err = v.call(v.events, verifyLock, -1, false); err != nil {
 			return err
 		}
+		for range 2 { // one that was leased at the first look may be back
+			if unsure, err = v.notRetried(unsure); err != nil {
+				return err
+			}
+		}
+		missing = append(missing, unsure...)
 	}
 	var orphans []stored
 	for _, i := range missing {
@@ -223,7 +233,7 @@ func (v *verification) flush(lock time.Duration, upTo int64) error {
 			orphans = append(orphans, ev)
 		}
 	}
-	added, err := v.call(orphans, lock, upTo, true)
+	added, _, err := v.call(orphans, lock, upTo, true)
 	if err != nil {
 		return err
 	}
@@ -236,8 +246,8 @@ func (v *verification) flush(lock time.Duration, upTo int64) error {
 	return nil
 }
 
-// call runs the script and answers which of the events had no place.
-func (v *verification) call(events []stored, lock time.Duration, upTo int64, add bool) (missing []int64, err error) {
+// call runs the script and answers which of the events had no place, and of which it couldn't tell.
+func (v *verification) call(events []stored, lock time.Duration, upTo int64, add bool) (missing, unsure []int64, err error) {
 	keys := append(make([]string, 0, 2+4*len(events)), v.epochKey, v.dueKey)
 	args := append(make([]any, 0, 4+5*len(events)), v.opt.Worker, lock.Microseconds(), upTo, bit(add))
 	for _, ev := range events {
@@ -246,18 +256,73 @@ func (v *verification) call(events []stored, lock time.Duration, upTo int64, add
 	}
 	r, err := v.run(verifyScript, keys, args)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if integer(r.values[0]) > 0 {
-		return nil, errVerified
+		return nil, nil, errVerified
 	}
 	if upTo < 0 {
 		v.done = uint64(integer(r.values[1]))
 	}
-	for _, place := range r.values[2:] {
-		missing = append(missing, integer(place)-1)
+	for _, value := range r.values[2:] {
+		if place := integer(value); place > 0 {
+			missing = append(missing, place-1)
+		} else {
+			unsure = append(unsure, -place-1)
+		}
 	}
-	return missing, nil
+	return missing, unsure, nil
+}
+
+// notRetried answers those of the events that aren't among the events of their keys with a due time of their own.
+func (v *verification) notRetried(events []int64) (left []int64, err error) {
+	keys := map[string]map[uint64]int64{}
+	for _, i := range events {
+		ev := v.events[i]
+		if keys[ev.key] == nil {
+			keys[ev.key] = map[uint64]int64{}
+		}
+		keys[ev.key][ev.entry.Seq] = i
+	}
+	for key, wanted := range keys {
+		if err := v.strike(key, wanted); err != nil {
+			return nil, err
+		}
+		left = slices.AppendSeq(left, maps.Values(wanted))
+	}
+	return left, nil
+}
+
+// strike takes the events of a key that have a due time of their own out of those wanted, until none is left. It reads them a page
+// at a time, so that no call stops others for long, from the first due on: what was stored a moment ago hasn't been tried often.
+func (v *verification) strike(key string, wanted map[uint64]int64) error {
+	retry := v.keys(nil, key)[3]
+	from, same := math.Inf(-1), int64(0) // the last time read, and how many of it were
+	for len(wanted) > 0 {
+		if _, _, err := v.call(nil, verifyLock, -1, false); err != nil {
+			return err
+		}
+		page, err := v.rdb.ZRangeByScoreWithScores(v.ctx, retry, &redis.ZRangeBy{
+			Min: strconv.FormatFloat(from, 'f', -1, 64), Max: "+inf", Offset: same, Count: pageSize,
+		}).Result()
+		if err != nil {
+			return fmt.Errorf("redis: reading a lane: %w", err)
+		}
+		for _, z := range page {
+			if z.Score != from {
+				from, same = z.Score, 0
+			}
+			same++
+			m, _ := z.Member.(string)
+			if e, err := parseMember(m, 0); err == nil {
+				delete(wanted, e.Seq)
+			}
+		}
+		if len(page) < pageSize {
+			return nil
+		}
+	}
+	return nil
 }
 
 // tierOf is the tier of a stored event, if that counts.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
 
 	"sluice/limiter"
 	"sluice/pipeline"
@@ -85,6 +86,44 @@ func TestStoredEventsWithoutAPlaceGetOneAndTheOthersKeepTheirs(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(r.metrics.orphans); n != 3 {
 		t.Errorf("%v orphans were counted, want 3", n)
+	}
+}
+
+// A receiver that fails for hours: the events of one key that wait for another attempt are many, and verifying its newest ones must
+// not stop Redis for all others.
+func TestKeyWithManyRetriesIsVerifiedInShortCalls(t *testing.T) {
+	r := newRig(t, "100/s burst 3")
+	const many = 150_000
+	seqs := r.bodies.store("k", 10)
+	retry := r.shard("k").keys(nil, "k")[3]
+	set := make([]redis.Z, 0, many)
+	for i := range many {
+		set = append(set, redis.Z{Score: float64(start + int64(i/5000)), Member: fmt.Sprintf("%d,3,1,0,%d,1", 100+i, 1100+i)})
+	}
+	for part := range slices.Chunk(set, 10_000) {
+		r.rdb.ZAdd(t.Context(), retry, part...)
+	}
+	r.index("k", seqs[:2]...)
+	for i, at := range []int64{0, 7, many} { // the 3rd to the 5th
+		seq := seqs[2+i]
+		r.rdb.ZAdd(t.Context(), retry, redis.Z{Score: float64(start + at), Member: fmt.Sprintf("%d,1,1,0,%d,1", seq, 1000+seq)})
+	}
+	v := &verification{shard: r.shard("k"), ctx: t.Context()}
+	var events []stored
+	for _, seq := range seqs[:9] {
+		events = append(events, stored{"k", "", storedEntry(r.bodies.events[seq-1], seq)})
+	}
+	missing, unsure, err := v.call(events, verifyLock, -1, false)
+	if want := []int64{2, 3, 4, 5, 6, 7, 8}; len(missing) > 0 || !slices.Equal(unsure, want) || err != nil {
+		t.Errorf("one call knows %v and not %v, %v: want it to read none of so many, and not to know %v", missing, unsure, err, want)
+	}
+
+	verified(t, r.Store, 9)
+	if got, want := r.zset("lane", "k"), []string{"1", "2", "6", "7", "8", "9"}; !slices.Equal(got, want) {
+		t.Errorf("in the lane: %v, want those that had no place besides: %v", got, want)
+	}
+	if n := r.rdb.ZCard(t.Context(), retry).Val(); n != many+3 {
+		t.Errorf("%d wait for another attempt, want %d", n, many+3)
 	}
 }
 

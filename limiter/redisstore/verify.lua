@@ -4,12 +4,13 @@
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 worker  4 for how long in us nobody else verifies the shard (0: ends)
 --       5 sequence up to which all events of the shard are verified after this call (-1: as before)
---       6 add (1: events without a place get one, 0: they are only told)
+--       6 add (1: events without a place get one, and whoever calls has looked into a retry with many, 0: they are only told)
 --       then per event: key, sequence, member, order, tier (of an
 --       event whose key has none)
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, us for which another verifies the shard (0:
 --       nobody does; else nothing was done), sequence up to which it is verified, then the place in the call, from 1, of
---       each event that had no place in the index}
+--       each event that had no place in the index; below 0, unless events are added: it is neither in lane nor busy, and more are in
+--       retry than a call may read}
 -- A settled event's body is deleted before its place. So an event that has no place, and whose body is there after that was
 -- seen, has lost its place; one that is given a place after its body went is found gone by the next lease, which settles it.
 -- Invariant: an event that has a place keeps it and gets no other; one of a key whose sets can't be read is left to whoever
@@ -26,15 +27,20 @@ if e[2] and e[2] ~= me and til > now then return {0, now, 0, til - now, verified
 
 local function sequence(member) return string.match(member, '^%d+') end
 
--- retries answers the sequences of a key's retry, read once in a call; nil if it is no sorted set.
-local read = {}
+-- retries answers the sequences of a key's retry, read once in a call; nil if it is no sorted set, false if there are more than a
+-- call may still read.
+local read, most = {}, 4096
 local function retries(retry)
   local set = read[retry]
-  if not set then
-    set = {}
-    local members = redis.pcall('ZRANGE', retry, '0', '-1')
-    if not typed(members) then return nil end
-    for i = 1, #members do set[sequence(members[i]) or ''] = true end
+  if set == nil then
+    local n = size(retry)
+    if not n then return nil end
+    set = n <= most and {}
+    if set then
+      most = most - n
+      local members = redis.call('ZRANGE', retry, '0', '-1')
+      for i = 1, #members do set[sequence(members[i]) or ''] = true end
+    end
     read[retry] = set
   end
   return set
@@ -50,10 +56,13 @@ local function waits(set, seq, order)
   return false
 end
 
--- placed says whether an event is in one of the sets of its key. What can't be read may hold it.
+-- placed says whether an event is in one of the sets of its key; nil if that has to be looked for in retry. What can't be read
+-- may hold it.
 local function placed(lane, busy, retry, seq, order)
+  if waits(lane, seq, order) ~= false or waits(busy, seq, order) ~= false then return true end
   local there = retries(retry)
-  return not there or there[seq] or waits(lane, seq, order) ~= false or waits(busy, seq, order) ~= false
+  if there == false then return nil end
+  return not there or there[seq] or false
 end
 
 local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, verified}
@@ -61,8 +70,9 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
   local a = 7 + 5 * i
   local key, seq, member, order = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
   local lane, busy, retry = KEYS[4 * i + 4], KEYS[4 * i + 5], KEYS[4 * i + 6]
-  if not placed(lane, busy, retry, seq, order) then
-    reply[#reply + 1] = i + 1
+  local has = placed(lane, busy, retry, seq, order)
+  if not has then
+    reply[#reply + 1] = (has == false or add) and i + 1 or -i - 1
     if add then
       insert(lane, order, member)
       tallyUnread(KEYS[4 * i + 3], now)
