@@ -62,7 +62,7 @@ func (f *letterFlags) add(flags *pflag.FlagSet) {
 // letterSelection is what the flags mean. The server selects by which, the rest is looked at here.
 type letterSelection struct {
 	which         stream.DeadSelection
-	after, before time.Time // when they were dead-lettered; zero: any
+	after, before time.Time // when they were dead-lettered, by this machine's clock; zero: any
 	ids           []string
 	limit         int  // 0: any number
 	narrow        bool // it doesn't simply mean all
@@ -118,9 +118,10 @@ func (f *letterFlags) parse(now time.Time) (letterSelection, error) {
 	return s, nil
 }
 
-// fits says whether a letter that the server has selected is meant.
-func (s letterSelection) fits(l stream.DeadLetter) bool {
-	if !s.before.IsZero() && !l.Buried.Before(s.before) || !s.after.IsZero() && !l.Buried.After(s.after) {
+// fits says whether a letter that the server has selected is meant. Its clock is so much ahead of this machine's.
+func (s letterSelection) fits(l stream.DeadLetter, ahead time.Duration) bool {
+	buried := l.Buried.Add(-ahead)
+	if !s.before.IsZero() && !buried.Before(s.before) || !s.after.IsZero() && !buried.After(s.after) {
 		return false
 	}
 	return len(s.ids) == 0 || slices.Contains(s.ids, l.Event.ID) || slices.Contains(s.ids, l.Event.Header.Get(nats.MsgIdHdr))
@@ -132,7 +133,11 @@ type letterBox struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	letters *stream.DeadLetters
+	ahead   time.Duration // NATS' clock, by which dead letters are dated, before this machine's
 }
+
+// now is the time by NATS' clock.
+func (b *letterBox) now() time.Time { return time.Now().Add(b.ahead) }
 
 // openLetters connects to the dead letters. report gets what NATS complains about later. The caller closes nc.
 func openLetters(ctx context.Context, report func(error), parts ...part) (*letterBox, error) {
@@ -153,6 +158,7 @@ func openLetters(ctx context.Context, report func(error), parts ...part) (*lette
 		nc.Close()
 		return nil, err
 	}
+	b.ahead = b.letters.Ahead()
 	return b, nil
 }
 
@@ -163,7 +169,7 @@ var errEnough = errors.New("enough")
 func (b *letterBox) each(ctx context.Context, s letterSelection, fn func(stream.DeadLetter) error) error {
 	found := 0
 	err := b.letters.Each(ctx, s.which, func(l stream.DeadLetter) error {
-		if !s.fits(l) {
+		if !s.fits(l, b.ahead) {
 			return nil
 		}
 		if err := fn(l); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -200,7 +201,7 @@ func TestAgeOfDeadLettersIsThatOfTheirBurial(t *testing.T) {
 		var got []string
 		for hours := range 3 {
 			l := stream.DeadLetter{Event: &pipeline.Event{}, Buried: now.Add(-time.Duration(hours+1) * time.Hour)}
-			if s.fits(l) {
+			if s.fits(l, 0) {
 				got = append(got, fmt.Sprint(hours+1))
 			}
 		}
@@ -335,5 +336,49 @@ func TestShowTellsEverything(t *testing.T) {
 	}
 	if _, stderr := r.dlq(1, "show", "9"); stderr != "sluice: there is no dead letter 9\n" {
 		t.Errorf("of one that isn't there it says %q", stderr)
+	}
+}
+
+// Dead letters and events are dated by NATS. What is purged for good mustn't depend on the clock of whoever asks for it.
+func TestAgesAreByTheClockOfNATS(t *testing.T) {
+	r := newLetterRig(t, server.Options{MaxPayload: 8 << 10})
+	t.Setenv("SLUICE_NATS_URL", r.url)
+	r.bury(pipeline.Rejected, "alice", 1, strings.Repeat("x", 8<<10-100)) // too large for the source with its id
+	b, err := openLetters(t.Context(), func(error) {}, sourcePart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.nc.Close()
+	if b.ahead.Abs() > time.Second {
+		t.Errorf("one machine's clock is %s ahead of itself", b.ahead)
+	}
+	b.ahead = 48 * time.Hour // as this machine has it
+	here := time.Now().Add(-b.ahead)
+	for _, c := range []struct {
+		name string
+		s    letterSelection
+		want int
+	}{
+		{"older than a day", letterSelection{before: here.Add(-24 * time.Hour)}, 0},
+		{"within a day", letterSelection{after: here.Add(-24 * time.Hour)}, 1},
+	} {
+		if letters, _, err := b.gather(t.Context(), c.s); err != nil || len(letters) != c.want {
+			t.Errorf("%s: %d dead letters, %v, want %d", c.name, len(letters), err, c.want)
+		}
+	}
+	b.ahead = -30 * 24 * time.Hour
+	replay, err := newReplay(t.Context(), b, nil, newProgress(io.Discard, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	letter, err := b.letters.Read(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay.park(t.Context(), "it", letter)
+	replay.finish()
+	ev, err := replay.lanes.Read(t.Context(), "alice", 2)
+	if err != nil || time.Since(ev.Time) < 29*24*time.Hour {
+		t.Errorf("the event in its lane is dated %v, %v: want by NATS' clock", ev, err)
 	}
 }

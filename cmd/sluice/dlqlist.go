@@ -57,6 +57,7 @@ func listLetters(cmd *cobra.Command, f letterFlags, asJSON, summary bool) error 
 	defer b.nc.Close()
 	out := cmd.OutOrStdout()
 	list := newLetterList(out, asJSON, summary)
+	list.now = b.now
 	if err := b.each(cmd.Context(), s, list.add); err != nil {
 		return err
 	}
@@ -78,6 +79,7 @@ type letterList struct {
 	page   *letterTable // nil with --summary
 	tally  letterTally
 	oldest time.Time
+	now    func() time.Time // by the clock that dated them
 }
 
 type sumKey struct {
@@ -95,7 +97,7 @@ type letterSum struct {
 }
 
 func newLetterList(out io.Writer, asJSON, summary bool) *letterList {
-	list := &letterList{out: out, tally: letterTally{}}
+	list := &letterList{out: out, tally: letterTally{}, now: time.Now}
 	if asJSON {
 		list.json = json.NewEncoder(out)
 		list.json.SetEscapeHTML(false)
@@ -140,7 +142,7 @@ func (list *letterList) end() error {
 	if err := list.page.flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(list.out, "%s, the oldest %s\n", list.tally, age(time.Since(list.oldest)))
+	_, err := fmt.Fprintf(list.out, "%s, the oldest %s\n", list.tally, age(list.now().Sub(list.oldest)))
 	return err
 }
 

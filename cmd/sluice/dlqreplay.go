@@ -198,7 +198,7 @@ func (r *replay) one(ctx context.Context, read readLetter) error {
 // park puts the event of a letter into its lane: the source doesn't take what it grew to.
 func (r *replay) park(ctx context.Context, name string, l stream.DeadLetter) {
 	ev := r.letters.ReplayInLane(l)
-	ev.Time = time.Now()
+	ev.Time = r.now() // as the source would date it
 	if _, err := r.lanes.Append(ctx, ev); err != nil {
 		r.failed.Add(1)
 		r.out.report(fmt.Errorf("%s is too large for stream %s with its id, and for its lane: %w", name, r.cfg.Stream, err))

@@ -68,6 +68,9 @@ func OpenDeadLetters(ctx context.Context, js jetstream.JetStream, cfg Config) (*
 // Created is when the stream was created, in Unix nanoseconds.
 func (d *DeadLetters) Created() int64 { return d.store.created.Load() }
 
+// Ahead is the clock of NATS, by which dead letters and events are dated, before this machine's.
+func (d *DeadLetters) Ahead() time.Duration { return d.store.ahead }
+
 // Bury stores ev with its reason, once within a minute, and returns when that is safe. The errors [pipeline.ErrTooLarge]
 // and [pipeline.ErrFull] say that it isn't stored; after any other it may be.
 func (d *DeadLetters) Bury(ctx context.Context, ev *pipeline.Event, reason pipeline.DeadReason, cause error) error {

@@ -40,6 +40,7 @@ type store struct {
 	api     string        // prefix of the JetStream API, with the last dot
 	quota   string        // the variable that says its size
 	created atomic.Int64  // when the stream was created, Unix nanoseconds, as far as info has told
+	ahead   time.Duration // the clock of NATS before this machine's, less a moment, as of the opening
 	missed  chan struct{} // a call found no stream; holds one
 
 	// Messages with the id of a part that was deleted would be taken for it for a while, and not stored. So part ids are this
@@ -71,6 +72,9 @@ func openStore(ctx context.Context, js jetstream.JetStream, cfg Config, name, qu
 	}
 	opened := &store{js: own, nc: js.Conn(), stream: s, name: name, api: api, quota: quota, process: nuid.Next(), missed: make(chan struct{}, 1)}
 	opened.created.Store(created(s.CachedInfo()))
+	if now := s.CachedInfo().TimeStamp; !now.IsZero() {
+		opened.ahead = time.Until(now)
+	}
 	return opened, nil
 }
 
