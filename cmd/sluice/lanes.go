@@ -47,6 +47,7 @@ const findingsHelp = `What may be found:
   no_body         a place whose event is not stored
   wrong_lane      a place in the lane of another key than the event's
   wrong_order     a place that isn't where the event stands in the source
+  wrong_cost      what a lane's events are noted to cost isn't what they cost
   twice           a second place of one event
   unreadable      a place that sluice didn't write
   dead_lease      events leased by a worker whose lease has ended

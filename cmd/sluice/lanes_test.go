@@ -96,3 +96,14 @@ func TestFindingsAreATable(t *testing.T) {
 		t.Errorf("%d lines, such as %q", len(lines), lines[:3])
 	}
 }
+
+func TestHelpOfLanesNamesAllThatMayBeFound(t *testing.T) {
+	for _, kind := range []redisstore.FindingKind{
+		redisstore.NoIndex, redisstore.NoPlace, redisstore.NoBody, redisstore.WrongLane, redisstore.WrongOrder, redisstore.Twice,
+		redisstore.Unreadable, redisstore.DeadLease, redisstore.NotDue, redisstore.WrongCost, redisstore.DamagedBucket, redisstore.DamagedLane,
+	} {
+		if !strings.Contains(findingsHelp, "\n  "+string(kind)+" ") {
+			t.Errorf("%s isn't explained", kind)
+		}
+	}
+}
