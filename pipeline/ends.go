@@ -29,6 +29,7 @@ func (w *Worker) spill(ctx context.Context, ev *Event, full error) (Outcome, err
 	if err != nil {
 		return "", err
 	}
+	w.Observer.Buried(LanesFull)
 	w.buried.see(ev.Key, full, "reason", LanesFull, "id", ev.ID, "attempts", ev.Attempt)
 	return DeadLettered, nil
 }
@@ -67,13 +68,17 @@ func (w *Worker) bury(hard context.Context, d Delivery, reason DeadReason, cause
 
 func (w *Worker) intern(hard context.Context, ev *Event, reason DeadReason, cause error) error {
 	w.buried.see(ev.Key, cause, "reason", reason, "id", ev.ID, "attempts", ev.Attempt)
-	return w.insist(hard, burying, func(ctx context.Context) error {
+	err := w.insist(hard, burying, func(ctx context.Context) error {
 		err := w.DeadLetters.Bury(ctx, ev, reason, cause)
 		if errors.Is(err, ErrTooLarge) && !w.isStopping() {
 			err = errors.New(err.Error()) // it waits until messages may be larger: the source would hand it out again at once
 		}
 		return err
 	})
+	if err == nil {
+		w.Observer.Buried(reason)
+	}
+	return err
 }
 
 func (w *Worker) isStopping() bool {

@@ -400,6 +400,7 @@ func (o observerOf) Decided(ev *Event, d limiter.Decision)        { o.add("decid
 func (o observerOf) Throttled(r limiter.Reason)                   { o.add(string("throttled "+r), 1) }
 func (o observerOf) Parked()                                      { o.add("parked", 1) }
 func (o observerOf) Settled(c Outcome)                            { o.add(string(c), 1) }
+func (o observerOf) Buried(r DeadReason)                          { o.add(string("buried "+r), 1) }
 func (o observerOf) Pushed(ev *Event, err error, d time.Duration) { o.add("pushed "+ev.Key, 1) }
 func (o observerOf) LaneWait(time.Duration)                       { o.add("lane waits", 1) }
 func (o observerOf) InFlight(delta int)                           { o.add("in flight", delta) }

@@ -41,6 +41,9 @@ func TestEventsThatFindNoRoomInTheLanesOverflow(t *testing.T) {
 				if dead, dropped := r.count("dead_lettered"), r.count("dropped"); dead+dropped != 7 || (dropped > 0) != drop {
 					t.Errorf("%d dead-lettered and %d dropped, want 7 by the policy", dead, dropped)
 				}
+				if n := r.count("buried lanes_full"); n != r.count("dead_lettered") {
+					t.Errorf("%d dead letters counted for the reason", n)
+				}
 				for _, reason := range r.dead {
 					if reason != LanesFull {
 						t.Errorf("dead letter for %s", reason)

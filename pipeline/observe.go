@@ -41,6 +41,7 @@ type Observer interface {
 	Throttled(reason limiter.Reason)
 	Parked()
 	Settled(outcome Outcome)
+	Buried(reason DeadReason)                        // a dead letter is stored
 	Pushed(ev *Event, err error, took time.Duration) // one attempt ended
 	Latency(path Path, d time.Duration)              // from stored in the source to delivered
 	LaneWait(d time.Duration)                        // from stored in the source to the first push out of the lane

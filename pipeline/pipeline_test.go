@@ -179,8 +179,8 @@ func TestUndeliverableEventsAreDeadLetteredWithTheirReason(t *testing.T) {
 				stop := r.start()
 				r.publish("a", 1, tt.change)
 				r.wantTrace(t, "bury "+string(tt.reason)+", ack")
-				if n := r.count("dead_lettered"); n != 1 {
-					t.Errorf("%d events counted as dead-lettered, want 1", n)
+				if n, of := r.count("dead_lettered"), r.count("buried "+string(tt.reason)); n != 1 || of != 1 {
+					t.Errorf("%d events counted as dead-lettered, %d for this reason, want 1", n, of)
 				}
 				_ = stop()
 			})

@@ -22,6 +22,7 @@ type Observer struct {
 	received      prometheus.Counter
 	redelivered   prometheus.Counter
 	settled       map[pipeline.Outcome]prometheus.Counter
+	buried        map[pipeline.DeadReason]prometheus.Counter
 	parked        prometheus.Counter
 	throttled     map[limiter.Reason]prometheus.Counter
 	remaining     *prometheus.HistogramVec
@@ -67,6 +68,7 @@ func New(reg prometheus.Registerer, limits limiter.Resolver, sink string, classe
 		laneWait: auto.NewHistogram(prometheus.HistogramOpts{Name: "sluice_lane_wait_seconds",
 			Help: "From an event's arrival in the source to its first push out of its lane.", Buckets: waitBuckets}),
 		settled:   map[pipeline.Outcome]prometheus.Counter{},
+		buried:    map[pipeline.DeadReason]prometheus.Counter{},
 		throttled: map[limiter.Reason]prometheus.Counter{},
 		attempts:  map[string]prometheus.Counter{},
 		latency:   map[pipeline.Path]prometheus.Observer{},
@@ -84,6 +86,10 @@ func (o *Observer) vectors(auto promauto.Factory, sink string, classes []string)
 	settled := vec("events_settled_total", "Events that came to their end, by outcome.", "outcome")
 	for _, v := range pipeline.Outcomes {
 		o.settled[v] = settled.WithLabelValues(string(v))
+	}
+	buried := vec("dead_letters_total", "Dead letters stored, by reason.", "reason")
+	for _, v := range pipeline.DeadReasons {
+		o.buried[v] = buried.WithLabelValues(string(v))
 	}
 	throttled := vec("events_throttled_total", "Events that could not go at once, by reason.", "reason")
 	for _, v := range limiter.Reasons {
@@ -142,6 +148,9 @@ func (o *Observer) Throttled(reason limiter.Reason) { o.throttled[reason].Inc() 
 
 // Parked counts an event put into its lane.
 func (o *Observer) Parked() { o.parked.Inc() }
+
+// Buried counts a dead letter.
+func (o *Observer) Buried(reason pipeline.DeadReason) { o.buried[reason].Inc() }
 
 // Settled counts an event that came to its end.
 func (o *Observer) Settled(outcome pipeline.Outcome) {

@@ -31,8 +31,8 @@ func TestMetricsPassPrometheusLintAndStartAtZero(t *testing.T) {
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	n, err := testutil.GatherAndCount(reg, "sluice_events_throttled_total", "sluice_events_settled_total", "sluice_push_attempts_total")
-	if want := len(limiter.Reasons) + len(pipeline.Outcomes) + 2; err != nil || n != want {
+	n, err := testutil.GatherAndCount(reg, "sluice_events_throttled_total", "sluice_events_settled_total", "sluice_dead_letters_total", "sluice_push_attempts_total")
+	if want := len(limiter.Reasons) + len(pipeline.Outcomes) + len(pipeline.DeadReasons) + 2; err != nil || n != want {
 		t.Errorf("%d series exist from the start, %v, want %d", n, err, want)
 	}
 }
@@ -45,6 +45,9 @@ func TestEveryReasonOutcomeAndPathIsCounted(t *testing.T) {
 	}
 	for _, s := range pipeline.Outcomes {
 		o.Settled(s)
+	}
+	for _, r := range pipeline.DeadReasons {
+		o.Buried(r)
 	}
 	for _, p := range pipeline.Paths {
 		o.Latency(p, time.Second)
