@@ -85,6 +85,7 @@ func (f *replayFlags) run(cmd *cobra.Command) error {
 type replay struct {
 	*letterBox
 	*publisher
+	rate   *rate.Limiter // nil: none
 	lanes  *stream.Lanes
 	source jetstream.StreamConfig
 	most   int // bytes of headers and data that the source takes
@@ -102,23 +103,26 @@ func newReplay(ctx context.Context, b *letterBox, pace *rate.Limiter, out *progr
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPublisher(ctx, b.nc, b.cfg.NATS.JSDomain, pace, out.report)
+	p, err := newPublisher(ctx, b.nc, b.cfg.NATS.JSDomain, nil, out.report)
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{letterBox: b, publisher: p, lanes: lanes, source: source.CachedInfo().Config, most: int(b.nc.MaxPayload()), out: out}
+	r := &replay{letterBox: b, publisher: p, rate: pace, lanes: lanes, source: source.CachedInfo().Config, most: int(b.nc.MaxPayload()), out: out}
 	if limit := r.source.MaxMsgSize; limit > 0 {
 		r.most = min(r.most, int(limit))
 	}
 	return r, nil
 }
 
-// readAhead is how many dead letters are read at a time.
-const readAhead = 32
+const (
+	readAhead  = 32          // dead letters that are read at a time
+	readWithin = time.Second // before they are published: somebody else may replay or purge them meanwhile
+)
 
 // readLetter is a dead letter that was read, or why not.
 type readLetter struct {
 	seq    uint64
+	at     time.Time // when it was asked for
 	letter stream.DeadLetter
 	err    error
 }
@@ -136,12 +140,25 @@ func (r *replay) read(ctx context.Context, letters []stream.DeadLetter) <-chan c
 				return
 			}
 			go func() {
-				letter, err := r.letters.Read(ctx, l.Seq)
-				read <- readLetter{l.Seq, letter, err}
+				read <- r.readOne(ctx, l.Seq)
 			}()
 		}
 	}()
 	return reads
+}
+
+func (r *replay) readOne(ctx context.Context, seq uint64) readLetter {
+	now := time.Now()
+	letter, err := r.letters.Read(ctx, seq)
+	return readLetter{seq, now, letter, err}
+}
+
+// turn waits until one more may be published, and reads the letter again if that took long.
+func (r *replay) turn(ctx context.Context, read readLetter) readLetter {
+	if r.rate == nil || read.err != nil || r.rate.Wait(ctx) != nil || time.Since(read.at) < readWithin {
+		return read
+	}
+	return r.readOne(ctx, read.seq)
 }
 
 // all replays the letters in their order and waits for all confirmations. The error says why it ended early.
@@ -151,7 +168,7 @@ func (r *replay) all(ctx context.Context, letters []stream.DeadLetter) error {
 	defer r.finish()
 	done := int64(0)
 	for read := range r.read(reading, letters) {
-		if err := r.one(ctx, <-read); err != nil {
+		if err := r.one(ctx, r.turn(ctx, <-read)); err != nil {
 			return fmt.Errorf("stopped: %w", err)
 		}
 		done++

@@ -261,3 +261,28 @@ func TestInterruptedReplayCountsAndKeepsTheRest(t *testing.T) {
 		t.Errorf("%d dead letters and %d events, counted as replayed %d", left, published, got.Replayed)
 	}
 }
+
+// Two people at work: what one replays slowly, the other has replayed or purged meanwhile. Beyond the stream's duplicate window
+// nothing else would notice.
+func TestSlowReplayLeavesWhatSomebodyElseHasTaken(t *testing.T) {
+	r := newLetterRig(t, server.Options{})
+	for i := range 3 {
+		r.bury(pipeline.Rejected, "alice", i+1, "")
+	}
+	events, err := r.js.Stream(t.Context(), "EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for info, err := events.Info(t.Context()); err == nil && info.State.Msgs == 0; info, err = events.Info(t.Context()) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := r.letters.Delete(t.Context(), 3); err != nil {
+			t.Error(err)
+		}
+	}()
+	stdout, _ := r.dlq(0, "replay", "--yes", "--json", "--rate", "1/s")
+	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 3, Replayed: 2, Gone: 1}) || r.held("EVENTS") != 2 {
+		t.Errorf("counts %s, %d events", stdout, r.held("EVENTS"))
+	}
+}
