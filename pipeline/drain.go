@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
@@ -12,6 +13,7 @@ const (
 	laneRenew    = 1500 * time.Millisecond
 	laneRecheck  = 100 * time.Millisecond // a lane that has nothing to lease, or no room, is looked at again
 	slotGrace    = 20 * time.Millisecond  // for a push after its slot: most are done then
+	firstLease   = 2                      // events of a lane that was just claimed: most have one, and what is asked for counts as promised
 	roomPatience = 900 * time.Millisecond // how long a claimed lane waits for room: its claim is good for a second
 	laneShutdown = 2 * time.Second        // for giving lanes back after the drain time
 )
@@ -29,7 +31,7 @@ type lane struct {
 	ending  bool   // no further lease: the receiver is away, the worker stops, it was a probe, or the lease is lost
 	barred  uint64 // the place of the next event, which has to wait for the floor; 0: none does
 	stray   uint64 // the place of an event that needn't wait for the floor
-	results chan result
+	results results
 	todo    *launches          // leased events on their way to their push
 	giveUp  context.CancelFunc // what hasn't started goes back
 	held    context.Context    // ends when the lease has run out, for keys whose pushes are counted
@@ -44,6 +46,31 @@ type result struct {
 	failure string // what its attempt failed with, if it goes back
 }
 
+// results are what became of events since settle has told it last.
+type results struct {
+	some chan struct{} // holds one
+
+	mu  sync.Mutex
+	all []result
+}
+
+func (q *results) put(r result) {
+	q.mu.Lock()
+	q.all = append(q.all, r)
+	q.mu.Unlock()
+	select {
+	case q.some <- struct{}{}:
+	default:
+	}
+}
+
+func (q *results) take() (all []result) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all, q.all = q.all, nil
+	return all
+}
+
 // drain pushes a lane's events at their slots for as long as it pays to keep the lease. more says that the lane has more
 // events than the last call of the index told.
 func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan struct{}) {
@@ -53,7 +80,7 @@ func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan str
 	}
 	ctx, giveUp := context.WithCancel(turn.ctx)
 	defer giveUp()
-	l.probe, l.results, l.todo, l.giveUp = turn.probe, make(chan result, 64), newLaunches(), giveUp
+	l.probe, l.results.some, l.todo, l.giveUp = turn.probe, make(chan struct{}, 1), newLaunches(), giveUp
 	defer l.hold(hard, w.cfg.KeyConcurrency > 0)()
 	w.lease(ctx, hard, l)
 	w.Observer.Leased(l.token != 0)
@@ -66,15 +93,19 @@ func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan str
 		w.launch(ctx, hard, l)
 	})
 	stopped := turn.ctx.Done()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	for l.token != 0 {
 		wait := time.Until(w.nextLease(l))
 		if w.keys.room(key) == 0 {
 			wait = min(wait, laneRecheck) // room may come at any time
 		}
-		timer := time.NewTimer(wait)
+		timer.Reset(wait)
 		select {
-		case r := <-l.results:
-			w.settle(hard, l, r)
+		case <-l.results.some:
+			if all := l.results.take(); len(all) > 0 {
+				w.settle(hard, l, all...)
+			}
 		case <-stopped:
 			l.ending, stopped = true, nil
 			if l.out == 0 {
@@ -94,10 +125,10 @@ func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan str
 				w.lease(ctx, hard, l)
 			}
 		}
-		timer.Stop()
 	}
-	for ; l.out > 0; l.out-- { // the lease was lost: the others end by themselves
-		<-l.results
+	for l.out > 0 { // the lease was lost: the others end by themselves
+		<-l.results.some
+		l.out -= len(l.results.take())
 	}
 	l.todo.close()
 	<-launched
@@ -182,6 +213,9 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		if l.probe {
 			room = min(room, 1)
 		}
+		if l.token == 0 {
+			room = min(room, firstLease)
+		}
 		r.Max = w.promises.take(time.Now(), room)
 	}
 	if w.strict() {
@@ -229,11 +263,11 @@ func (w *Worker) takeBack(hard context.Context, l *lane) {
 	}
 	w.promises.give(-len(events))
 	w.keys.book(l.key, -len(events))
-	results := make([]result, len(events))
+	back := make([]result, len(events))
 	for i, e := range events {
-		results[i] = result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
+		back[i] = result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 	}
-	w.settle(hard, l, results...)
+	w.settle(hard, l, back...)
 }
 
 // take notes what a lease says and starts its events on their way.
@@ -268,12 +302,9 @@ func lastSlot(events []Leased) (last time.Time) {
 
 // settle tells the index what became of events, and ends the lease when nothing is out and nothing is due soon.
 func (w *Worker) settle(hard context.Context, l *lane, first ...result) {
-	results := first
-	for len(l.results) > 0 {
-		results = append(results, <-l.results)
-	}
+	all := append(first, l.results.take()...)
 	req := SettleRequest{Key: l.key, Tier: l.tier, Token: l.token}
-	for _, r := range results {
+	for _, r := range all {
 		req.Events = append(req.Events, r.Settlement)
 		req.Healthy = req.Healthy || r.healthy
 		req.Sleep = max(req.Sleep, r.sleep)
@@ -281,7 +312,7 @@ func (w *Worker) settle(hard context.Context, l *lane, first ...result) {
 			req.Failure = r.failure
 		}
 	}
-	l.out -= len(results)
+	l.out -= len(all)
 	if req.Sleep > 0 || l.held.Err() != nil {
 		l.ending = true
 		l.giveUp()

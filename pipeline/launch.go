@@ -47,13 +47,13 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 		}
 		w.promises.give(-1)
 		if errors.Is(err, errExpired) {
-			w.crew.give(func() { l.results <- w.expire(hard, l, e) })
+			w.crew.give(func() { l.results.put(w.expire(hard, l, e)) })
 			continue
 		}
 		w.keys.book(l.key, -1)
 		if err == nil {
 			begun := make(chan struct{})
-			w.crew.give(func() { l.results <- w.pushLeased(hard, l, e, begun) })
+			w.crew.give(func() { l.results.put(w.pushLeased(hard, l, e, begun)) })
 			<-begun // the scheduler would rather start the last one first
 			continue
 		}
@@ -64,7 +64,7 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 				w.Observer.Settled(Collapsed)
 			}
 		}
-		l.results <- r
+		l.results.put(r)
 	}
 }
 

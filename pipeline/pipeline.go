@@ -292,12 +292,11 @@ func (w *Worker) askWait(soft context.Context, ev *Event) (limiter.Decision, err
 }
 
 // horizon is how far ahead a new event may be promised a slot. Held events keep their place in what the source hands out;
-// the others need room beside them.
+// the others need room beside them. The less there is left, the nearer a slot has to be: an event that would soon go costs
+// many times as much by way of its lane, and comes out of it late.
 func (w *Worker) horizon() time.Duration {
-	if w.held.Load() >= maxHeld {
-		return 0
-	}
-	return w.promises.ahead(time.Now())
+	room := max(0, maxHeld-w.held.Load())
+	return min(w.promises.ahead(time.Now()), maxHorizon*time.Duration(room)/maxHeld)
 }
 
 func (w *Worker) giveUpSlot(key string) {

@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,6 +99,62 @@ func TestWorkerThatHasPromisedEnoughAsksForNoSlots(t *testing.T) {
 				t.Errorf("reservation %d was made with a horizon of %s, want one: %t", i, h, want)
 			}
 		}
+		_ = stop()
+	})
+}
+
+// The nearest slots are held as long as there is any room: what goes into a lane for a moment comes out late.
+func TestHorizonShrinksWithTheRoomForHeldEvents(t *testing.T) {
+	t.Parallel()
+	w := &Worker{promises: newPromises()}
+	w.promises.count(time.Now(), 10*maxHeld, 0)
+	for _, tt := range []struct {
+		held int64
+		want time.Duration
+	}{
+		{0, time.Second}, {maxHeld / 5, 800 * time.Millisecond}, {maxHeld / 5 * 4, 200 * time.Millisecond}, {maxHeld, 0}, {maxHeld + 50, 0},
+	} {
+		w.held.Store(tt.held)
+		if got := w.horizon(); got != tt.want {
+			t.Errorf("%d held: horizon %s, want %s", tt.held, got, tt.want)
+		}
+	}
+}
+
+// asked notes how many events lanes are asked for, by whether the worker has their lease.
+type asked struct {
+	Index
+	first, further []int
+}
+
+func (a *asked) Lease(ctx context.Context, r LeaseRequest) (Lease, error) {
+	if r.Token == 0 {
+		a.first = append(a.first, r.Max)
+	} else {
+		a.further = append(a.further, r.Max)
+	}
+	return a.Index.Lease(ctx, r)
+}
+
+// What a lane is asked for is promised until it has answered, and most lanes have one event. A full one is asked for more at once.
+func TestLaneThatWasJustClaimedIsAskedForFewEvents(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.index.fallback = limit{every: time.Millisecond, burst: 100}
+		r.parkWithoutWorker("a", 40)
+		a := &asked{}
+		begin := time.Now()
+		stop := r.start(func(w *Worker) { a.Index, w.Index = w.Index, a })
+		pass(time.Second)
+		if len(a.first) == 0 || slices.Max(a.first) > firstLease {
+			t.Errorf("lanes without a lease were asked for %v events, want at most %d", a.first, firstLease)
+		}
+		if len(a.further) == 0 || a.further[0] <= firstLease {
+			t.Errorf("the lane that has more was asked for %v events next", a.further)
+		}
+		if at := r.sink.after("a", begin); len(at) != 40 || at[39] > 200*time.Millisecond {
+			t.Errorf("pushes at %v, want 40 at once", at)
+		}
+		r.wantRest(t)
 		_ = stop()
 	})
 }

@@ -57,9 +57,8 @@ func TestLeaseBooksOnlySlotsWithinTheHorizon(t *testing.T) {
 			t.Errorf("slot %d is %s after the first, want %s", i, got, want)
 		}
 	}
-	// The next lease is due 100 ms before the first slot that isn't booked.
-	if l.Next != time.Second {
-		t.Errorf("next look in %s, want 1s", l.Next)
+	if want := 1100*time.Millisecond - lead; l.Next != want {
+		t.Errorf("next look in %s, want %s, as long before the first slot that isn't booked", l.Next, want)
 	}
 	r.at(1_000_000)
 	if n := len(leaseOf(t, r.Store, "k", l.Token, 100).Events); n != 10 {
@@ -71,8 +70,9 @@ func TestParkedLaneFallsDueBeforeItsSlot(t *testing.T) {
 	r := newRig(t, "1/s burst 1")
 	r.ask("k", 1, 0)
 	r.park("k", 1)
-	if at, _ := r.dueAt("k"); at != 900_000 {
-		t.Errorf("due at %d us, want 100 ms before the slot, 900000", at)
+	due := (time.Second - lead).Microseconds()
+	if at, _ := r.dueAt("k"); at != due {
+		t.Errorf("due at %d us, want %d", at, due)
 	}
 	claim := func(s *Store, now int64) []string {
 		s.now = start + now
@@ -85,16 +85,16 @@ func TestParkedLaneFallsDueBeforeItsSlot(t *testing.T) {
 		}
 		return keys
 	}
-	if keys := claim(r.Store, 899_999); len(keys) != 0 {
+	if keys := claim(r.Store, due-1); len(keys) != 0 {
 		t.Errorf("claimed %v too early", keys)
 	}
-	if keys := claim(r.Store, 900_000); !slices.Equal(keys, []string{"k"}) {
+	if keys := claim(r.Store, due); !slices.Equal(keys, []string{"k"}) {
 		t.Errorf("claimed %v, want k", keys)
 	}
-	if keys := claim(r.worker("two", "1/s burst 1"), 900_001); len(keys) != 0 {
+	if keys := claim(r.worker("two", "1/s burst 1"), due+1); len(keys) != 0 {
 		t.Errorf("claimed twice: %v", keys)
 	}
-	if keys := claim(r.Store, 1_900_000); !slices.Equal(keys, []string{"k"}) {
+	if keys := claim(r.Store, due+1_000_000); !slices.Equal(keys, []string{"k"}) {
 		t.Errorf("a claim that nothing came of: claimed %v a second later, want k", keys)
 	}
 }

@@ -55,8 +55,7 @@ func TestEligibleIsWhatTheTokensOfUntakenLanesPayFor(t *testing.T) {
 	r.rdb.HSet(t.Context(), r.shard("probe").keys(nil, "probe")[0], "fails", 1)
 	r.rdb.HSet(t.Context(), r.shard("damaged").keys(nil, "damaged")[0], "tokens", "x")
 	r.at(1_500_000)
-	// due 100 ms before the first token, which came after 100 ms
-	r.backlog(Backlog{Lanes: 6, Eligible: 15 + 3 + 1, Overdue: 1_400_000 * time.Microsecond})
+	r.backlog(Backlog{Lanes: 6, Eligible: 15 + 3 + 1, Overdue: 1500*time.Millisecond - lead})
 }
 
 func TestEligibleCountsEventsOfTheirOwnTimeOnlyWhenThatHasCome(t *testing.T) {
@@ -72,7 +71,7 @@ func TestEligibleCountsEventsOfTheirOwnTimeOnlyWhenThatHasCome(t *testing.T) {
 	r.at(900_000)
 	r.backlog(Backlog{Lanes: 1})
 	r.at(2_000_000)
-	r.backlog(Backlog{Lanes: 1, Eligible: 1, Overdue: 900 * time.Millisecond})
+	r.backlog(Backlog{Lanes: 1, Eligible: 1, Overdue: time.Second - lead})
 }
 
 func TestPausedLimitHasNoEligibleEvents(t *testing.T) {
@@ -101,7 +100,7 @@ func TestEligibleOfManyUntakenLanesIsEstimated(t *testing.T) {
 		r.rdb.ZAdd(t.Context(), sh.dueKey, redis.Z{Member: key, Score: float64(start + int64(i))})
 	}
 	r.at(10_000_000)
-	r.backlog(Backlog{Lanes: lanes, Eligible: lanes, Overdue: 9_900 * time.Millisecond})
+	r.backlog(Backlog{Lanes: lanes, Eligible: lanes, Overdue: 10*time.Second - lead})
 	v, err := r.shards[0].measure(nil, nil, untakenSample)
 	if err != nil || len(v[3].([]any)) != untakenSample {
 		t.Errorf("%v, %v, want %d lanes to look into", v, err, untakenSample)
@@ -114,5 +113,5 @@ func TestEligibleGoesByTheLimitsOfTheLanesTier(t *testing.T) {
 	r.parkIn("pro", "k", 1, 2, 3, 4, 5, 6, 7, 8, 9)
 	r.park("plain", 1, 2, 3)
 	r.at(1_000_000)
-	r.backlog(Backlog{Lanes: 2, Eligible: 5 + 1, Overdue: 900 * time.Millisecond})
+	r.backlog(Backlog{Lanes: 2, Eligible: 5 + 1, Overdue: time.Second - lead})
 }

@@ -25,7 +25,7 @@ const (
 	clockTolerance = time.Second // a clock that goes back further is taken as the new time
 	expiryMargin   = time.Minute
 	leaseTime      = 5 * time.Second
-	lead           = 100 * time.Millisecond // how long before its slot a lane is looked at
+	lead           = 250 * time.Millisecond // how long before its slot a lane is looked at: to claim and lease it and read a body takes three calls
 
 	minAllowance = 20 * time.Millisecond // see Decision.Stale
 )
