@@ -22,12 +22,12 @@ func TestManyKeysGetTheirRateAtOnce(t *testing.T) {
 		limit      string
 		rate       float64
 		use        float64 // of its rate that nearly every key gets, when the machine is the drill's alone
-		twoCores   float64 // the same where all of it, NATS and receiver too, has but two cores, which is too few
+		twoCores   float64 // the same where two cores have to do all of it, NATS and receiver too: it takes three to four
 		long       bool
 	}{
 		{300, 5, "4/s burst 1", 4, 0.7, 0.7, false},
-		{10_000, 30, "1/s burst 1", 1, 0.97, 0.8, true},
-		{100_000, 3, "6/min burst 1", 0.1, 0.97, 0.8, true},
+		{10_000, 30, "1/s burst 1", 1, 0.97, 0.85, true},
+		{100_000, 3, "6/min burst 1", 0.1, 0.97, 0.55, true},
 	}
 	for _, drill := range drills {
 		t.Run(fmt.Sprintf("%d keys x %d at %s", drill.keys, drill.each, drill.limit), func(t *testing.T) {
