@@ -3,8 +3,8 @@
 //
 // It implements [sluice/pipeline.Limiter] and [sluice/pipeline.Index]. Every change is one script run by Redis on its own
 // clock. Read base.lua for the stored state, then the scripts in the order of an event's way: take, reserve, park, claim,
-// lease, settle. The state is spread over [sluice/limiter.Shards] hash tags; calls of one kind for one shard are collected
-// while one is in flight, so that callers ask one event at a time and Redis sees batches.
+// lease, settle. The state is spread over [sluice/limiter.Shards] hash tags; calls of one kind for a bundle of these, in a Cluster
+// for one, are collected while one is in flight, so that callers ask one event at a time and Redis sees batches.
 //
 // Which limits rule a key is said by a [sluice/limiter.Resolver]: rule.go hands them to the scripts, a call at a time. When they
 // have changed, [Store.Rearm] lets the lanes that wait by the old ones be looked at.
