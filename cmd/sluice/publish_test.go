@@ -268,9 +268,9 @@ func TestEventsWithAnIDSurviveARestartOfTheServer(t *testing.T) {
 	done := make(chan int, 1)
 	go func() { done <- run(t.Context(), []string{"publish", "-f", "-"}, in, &stdout, &stderr) }()
 
-	_, _ = io.WriteString(lines, `{"key":"a"}`+"\n")
+	_, _ = io.WriteString(lines, `{"key":"a","id":"e"}`+"\n")
 	awaitStored(t, stream, 1)
-	first.Shutdown()
+	first.Shutdown() // perhaps before it has answered
 	first.WaitForShutdown()
 	go func() {
 		for i := range 100 {
