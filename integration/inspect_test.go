@@ -33,6 +33,12 @@ func TestIndexIsInspectedAndMendedUnderAWorker(t *testing.T) {
 	}
 	lane := "lane:{" + limiter.Tag(limiter.Shard("k0")) + "}:k0"
 	lost := rdb.ZRange(t.Context(), lane, -1, -1).Val()
+	for deadline := time.Now().Add(10 * time.Second); len(lost) == 0; lost = rdb.ZRange(t.Context(), lane, -1, -1).Val() {
+		if time.Now().After(deadline) {
+			t.Fatal("none of 250 events at once waits in its lane")
+		}
+		time.Sleep(time.Millisecond)
+	}
 	rdb.ZRem(t.Context(), lane, lost[0])
 	rdb.ZAdd(t.Context(), lane, redis.Z{Member: "999999", Score: 999999})
 	in, err := store.Inspect(t.Context(), 500*time.Millisecond)
