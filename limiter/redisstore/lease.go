@@ -21,19 +21,16 @@ const maxLeaseCalls = 10
 func (b *bundle) runLease(batch []pipeline.LeaseRequest) ([]answered[pipeline.Lease], error) {
 	out := make([]answered[pipeline.Lease], len(batch))
 	of, todo := known(b, batch, out, func(r pipeline.LeaseRequest) string { return r.Key })
-	for range maxLeaseCalls {
-		if len(todo) == 0 {
-			return out, nil
+	for calls := 0; len(todo) > 0; calls++ {
+		if calls == maxLeaseCalls {
+			return nil, fmt.Errorf("redis: the tier of %q changes with every call", batch[todo[0]].Key)
 		}
 		var err error
 		if todo, err = b.leaseSome(of, batch, todo, out); err != nil {
 			return nil, err
 		}
 	}
-	if len(todo) == 0 {
-		return out, nil
-	}
-	return nil, fmt.Errorf("redis: the tier of %q changes with every call", batch[todo[0]].Key)
+	return out, nil
 }
 
 // leaseSome asks for those of the batch with the places todo. It answers the places of those whose lane is of another tier,

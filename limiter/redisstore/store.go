@@ -19,7 +19,7 @@ import (
 
 const (
 	maxKeys  = 256 // of one call: 1 ms of Redis at most, so that a call never stops others for long
-	maxLanes = 64  // of one call, of which each costs as much as four decisions
+	maxLanes = 64  // of one call: 2 ms of Redis at most
 
 	callTimeout    = time.Second
 	clockTolerance = time.Second // a clock that goes back further is taken as the new time
