@@ -226,7 +226,8 @@ func (m *memory) Park(ctx context.Context, r ParkRequest) (LaneInfo, error) {
 	if at, ok := m.due[r.Key]; next >= 0 && (!ok || now.Add(next).Before(at)) {
 		m.due[r.Key] = now.Add(next)
 	}
-	return LaneInfo{Waiting: s.waiting(), Next: next, Extra: s.extra(), Collapsed: collapsed}, err
+	each := max(0, m.limit(r.Key).every)
+	return LaneInfo{Waiting: s.waiting(), Next: next, Extra: s.extra(), Each: each, Collapsed: collapsed}, err
 }
 
 // Now is the shared clock.

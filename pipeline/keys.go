@@ -4,8 +4,6 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
-
-	"sluice/limiter"
 )
 
 // keys is what a worker remembers of keys for a moment: pushes in flight, lanes it knows of, cool-downs. None of it is
@@ -24,23 +22,22 @@ type keyState struct {
 	booked   int // leased events that wait for their slot
 	cooling  time.Time
 
-	lane     time.Time     // until when the key surely has a lane
-	waiting  int64         // events in it
-	cost     int64         // tokens that they take
-	perToken time.Duration // what each of these adds to the wait; 0: not known
-	asked    time.Time     // when that was so
+	lane    time.Time     // until when the key surely has a lane
+	waiting int64         // events in it
+	cost    int64         // tokens that they take
+	each    time.Duration // what each of these adds to the wait; 0: not known
 }
 
 func (s *keyState) saysNothing(now time.Time) bool {
 	return s.inFlight == 0 && s.booked == 0 && !s.cooling.After(now) && !s.lane.After(now)
 }
 
-// laneMemory is how long a lane with more than one waiting event is believed in without asking. Being wrong costs an event
-// a detour of a few milliseconds.
-const laneMemory = 200 * time.Millisecond
-
-// waitMemory is how long the limiter's word on the wait in a lane is relied on: a changed limit rules after a second.
-const waitMemory = time.Second
+// A lane with more than one waiting event is believed in without asking for as long as these surely take, but for what may be
+// leased already; within these bounds, since limits can change. Being wrong costs an event a detour of a few milliseconds.
+const (
+	laneMemory    = 200 * time.Millisecond
+	maxLaneMemory = 3 * time.Second
+)
 
 func newKeys(capacity int) *keys {
 	k := &keys{cap: capacity, seed: maphash.MakeSeed()}
@@ -123,21 +120,31 @@ func (k *keys) cooling(key string) (yes bool) {
 	return yes
 }
 
-// decided notes how long the lane of key makes its events wait.
-func (k *keys) decided(key string, d limiter.Decision) {
-	if d.Wait > 0 {
-		k.known(key, func(s *keyState) { s.perToken, s.asked = d.Wait/time.Duration(d.AheadCost+1), time.Now() })
-	}
-}
-
 // parked notes the lane that a park answered with.
 func (k *keys) parked(key string, info LaneInfo) {
 	k.with(key, func(s *keyState) {
-		s.waiting, s.cost = info.Waiting, info.Waiting+info.Extra
+		s.waiting, s.cost, s.each = info.Waiting, info.Waiting+info.Extra, info.Each
+		s.lane = time.Time{}
 		if info.Waiting > 1 {
-			s.lane = time.Now().Add(laneMemory)
+			lasts := maxLaneMemory
+			if all := maxHorizon + maxLaneMemory; s.each == 0 || s.cost < int64(all/s.each) {
+				lasts = time.Duration(s.cost)*s.each - maxHorizon
+			}
+			s.lane = time.Now().Add(max(laneMemory, lasts))
 		}
 	})
+}
+
+// limitsChanged forgets how long the lanes take.
+func (k *keys) limitsChanged() {
+	for i := range k.part {
+		p := &k.part[i]
+		p.Lock()
+		for _, s := range p.m {
+			s.lane = time.Time{}
+		}
+		p.Unlock()
+	}
 }
 
 // queued says that key surely has a lane, and that one more event of that cost in it is well within the bounds (0: none); it
@@ -145,12 +152,10 @@ func (k *keys) parked(key string, info LaneInfo) {
 // worker may have on the way into the lane: other workers have as much, and none knows of the others' before it is there.
 func (k *keys) queued(key string, cost int64, maxWait time.Duration, maxWaiting int64) (yes bool) {
 	k.known(key, func(s *keyState) {
-		now := time.Now()
-		if !s.lane.After(now) {
+		if !s.lane.After(time.Now()) {
 			return
 		}
-		known := s.perToken > 0 && now.Sub(s.asked) <= waitMemory
-		if maxWait > 0 && (!known || time.Duration(s.cost+cost+maxHandedOut)*s.perToken > maxWait/2) {
+		if maxWait > 0 && (s.each == 0 || time.Duration(s.cost+cost+maxHandedOut)*s.each > maxWait/2) {
 			return
 		}
 		if maxWaiting > 0 && s.waiting+1+maxHandedOut > maxWaiting/2 {

@@ -100,6 +100,9 @@ func New(cfg Config, ports Ports) *Worker {
 // Cooling notes what another worker has learnt: nothing of key may be pushed for d; 0: it may again.
 func (w *Worker) Cooling(key string, d time.Duration) { w.keys.cool(key, d) }
 
+// LimitsChanged says that what is known of lanes may no longer hold: they may be drained faster or slower from now on.
+func (w *Worker) LimitsChanged() { w.keys.limitsChanged() }
+
 // Run works until ctx ends, or until the source is gone (that error is returned). When ctx ends nothing new is started
 // and all that waits is handed back at once; pushes in flight go on for up to Config.Drain. Run returns when every event
 // is settled.
@@ -247,7 +250,6 @@ func (w *Worker) reserve(soft context.Context, d Delivery, ev *Event) (dec limit
 		dec, err = w.ask(ctx, ev)
 		return err
 	})
-	w.keys.decided(ev.Key, dec)
 	return dec, err
 }
 

@@ -170,6 +170,7 @@ type LaneInfo struct {
 	Waiting int64         // events that wait
 	Next    time.Duration // from now: when the lane should be looked at next; < 0: no need
 	Extra   int64         // after a park: what those that wait cost beyond one token each
+	Each    time.Duration // after a park: what a token adds to the wait of those behind it; 0: nothing, or it isn't known
 
 	// Collapsed is, after a park, the event that is to be dropped since a newer one of its name waits: the one parked, or the
 	// newest before it. Its place is kept until Forget, or until a lease hands it out.

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"sluice/limiter"
 )
 
 func TestHorizonHalvesWhileTokensAreLateAndGrowsBack(t *testing.T) {
@@ -168,7 +166,7 @@ func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
 		if queued() {
 			t.Error("an unknown key is believed to have a lane")
 		}
-		k.parked("a", LaneInfo{Waiting: 1})
+		k.parked("a", LaneInfo{Waiting: 1, Each: time.Minute})
 		if queued() {
 			t.Error("a lane of one event is believed to last")
 		}
@@ -176,8 +174,8 @@ func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
 		if queued() {
 			t.Error("a lane whose wait isn't known is believed to be within the longest wait")
 		}
-		k.decided("a", limiter.Decision{Wait: 3 * time.Minute, Ahead: 2, AheadCost: 2})
-		if !queued() || k.part[0].m == nil {
+		k.parked("a", LaneInfo{Waiting: 2, Each: time.Minute})
+		if !queued() {
 			t.Error("the limiter is asked about a key with a lane of 2")
 		}
 		for queued() {
@@ -188,19 +186,54 @@ func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
 		if n, want := k.state("a").waiting, int64(cap/2-maxHandedOut); n != want {
 			t.Errorf("%d events wait when the limiter is asked again, want %d", n, want)
 		}
-		for range 10 {
-			time.Sleep(150 * time.Millisecond)
-			k.parked("a", LaneInfo{Waiting: 2})
-		}
+		k.parked("a", LaneInfo{Waiting: 2, Each: time.Minute})
+		k.parked("a", LaneInfo{Waiting: 1, Each: time.Minute})
 		if queued() {
-			t.Error("what the limiter said 1.5s ago is relied on")
-		}
-		time.Sleep(laneMemory)
-		k.sweep()
-		if k.state("a") != nil {
-			t.Error("a lane is remembered for longer than its time")
+			t.Error("a lane that has turned out to be all but empty is believed to last")
 		}
 	})
+}
+
+func TestLaneIsRememberedForAsLongAsItSurelyLasts(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		info LaneInfo
+		want time.Duration
+	}{
+		"limits are unknown":             {LaneInfo{Waiting: 1000}, laneMemory},
+		"all may be leased":              {LaneInfo{Waiting: 10, Each: 100 * time.Millisecond}, laneMemory},
+		"takes 2.5 s":                    {LaneInfo{Waiting: 25, Each: 100 * time.Millisecond}, 1500 * time.Millisecond},
+		"takes 2.5 s, some cost more":    {LaneInfo{Waiting: 20, Extra: 5, Each: 100 * time.Millisecond}, 1500 * time.Millisecond},
+		"takes long":                     {LaneInfo{Waiting: 1000, Each: time.Second}, maxLaneMemory},
+		"two take long":                  {LaneInfo{Waiting: 2, Each: time.Hour}, maxLaneMemory},
+		"more than time can be told for": {LaneInfo{Waiting: 1 << 40, Each: 24 * time.Hour}, maxLaneMemory},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				k := newKeys(4)
+				k.parked("a", test.info)
+				time.Sleep(test.want - time.Millisecond)
+				if !k.queued("a", 1, 0, 0) {
+					t.Errorf("forgotten before %s", test.want)
+				}
+				time.Sleep(time.Millisecond)
+				if k.queued("a", 1, 0, 0) {
+					t.Errorf("remembered after %s", test.want)
+				}
+				k.sweep()
+				if k.state("a") != nil {
+					t.Error("a lane is remembered for longer than its time")
+				}
+				k.parked("a", test.info)
+				k.limitsChanged()
+				if k.queued("a", 1, 0, 0) {
+					t.Error("remembered although limits have changed")
+				}
+			})
+		})
+	}
 }
 
 // state is what is known of key; nil: nothing.

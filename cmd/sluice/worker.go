@@ -247,6 +247,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 	}
 	p := pipeline.New(w.pipeline(), ports)
 	w.page.Store(p)
+	book.Subscribe(func(func(string) bool) { p.LimitsChanged() })
 	unsubscribe, err := gossip.Subscribe(p.Cooling)
 	if err != nil {
 		return errors.Join(err, source.Close(ctx))

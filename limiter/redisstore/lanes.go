@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"slices"
+	"time"
 
 	"sluice/limiter"
 	"sluice/pipeline"
@@ -64,7 +65,11 @@ func (b *bundle) runPark(batch []pipeline.ParkRequest) ([]answered[pipeline.Lane
 func (b *bundle) parkIn(of *epochs, parkings []parking, batch []pipeline.ParkRequest, out []answered[pipeline.LaneInfo]) error {
 	b.ruling.RLock()
 	defer b.ruling.RUnlock()
-	table := newTable(len(parkings), func(i int) *rule { return b.rule(parkings[i].Key, parkings[i].Tier) })
+	ruleOf := make([]*rule, len(parkings))
+	for i, p := range parkings {
+		ruleOf[i] = b.rule(p.Key, p.Tier)
+	}
+	table := newTable(len(parkings), func(i int) *rule { return ruleOf[i] })
 	keys := of.keys(5 * len(parkings))
 	args := append(b.callArgs(of, table.args, 1+7*len(parkings)+4*len(batch)), lead.Microseconds())
 	for i, p := range parkings {
@@ -82,20 +87,20 @@ func (b *bundle) parkIn(of *epochs, parkings []parking, batch []pipeline.ParkReq
 		return err
 	}
 	values := r.values
-	for _, p := range parkings {
-		values = b.shard(p.Key).parked(p, values, out)
+	for i, p := range parkings {
+		values = b.shard(p.Key).parked(p, ruleOf[i].each, values, out)
 	}
 	return nil
 }
 
 // parked tells the events of an entry what became of them, and answers the values behind the entry's.
-func (sh *shard) parked(p parking, values []any, out []answered[pipeline.LaneInfo]) []any {
+func (sh *shard) parked(p parking, each time.Duration, values []any, out []answered[pipeline.LaneInfo]) []any {
 	info := sh.laneInfo(values[0], values[1])
 	if info.Waiting < 0 {
 		sh.damaged(p.Key)
 		info.Waiting = 1 // others of the key wait with it
 	}
-	info.Extra = integer(values[2])
+	info.Extra, info.Each = integer(values[2]), each
 	for _, event := range p.events {
 		out[event].r = info
 	}

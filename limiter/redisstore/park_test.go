@@ -98,3 +98,16 @@ func TestEventsOfAKeyShareAnEntryUnlessTheySayMoreOfIt(t *testing.T) {
 		t.Errorf("the entries are %v, want %s", events, want)
 	}
 }
+
+func TestParkTellsWhatATokenAddsToTheWait(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[string]time.Duration{
+		"10/s burst 20": 100 * time.Millisecond, "6/min burst 1": 10 * time.Second, "100/s, 6/min": 10 * time.Second, "unlimited": 0,
+	} {
+		r := newRig(t, limit)
+		info, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{Seq: 1, Order: 1, Cost: 3}})
+		if err != nil || info.Each != want || info.Extra != 2 {
+			t.Errorf("%s: each %s, extra %d, %v, want %s, 2", limit, info.Each, info.Extra, err, want)
+		}
+	}
+}
