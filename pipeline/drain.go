@@ -87,11 +87,6 @@ func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan str
 	if l.token == 0 {
 		return
 	}
-	launched := make(chan struct{})
-	w.crew.give(func() {
-		defer close(launched)
-		w.launch(ctx, hard, l)
-	})
 	stopped := turn.ctx.Done()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -130,8 +125,6 @@ func (w *Worker) drain(turn turn, hard context.Context, l *lane, more <-chan str
 		<-l.results.some
 		l.out -= len(l.results.take())
 	}
-	l.todo.close()
-	<-launched
 }
 
 // errLapsed is the cause that pushes are cut off with when another worker may have the lane.
@@ -248,7 +241,7 @@ func (w *Worker) lease(ctx, hard context.Context, l *lane) {
 		return
 	}
 	l.ending = l.ending || l.probe || lost
-	w.take(ctx, l, got)
+	w.take(ctx, hard, l, got)
 	if l.out == 0 {
 		l.ending = true
 		w.settle(hard, l)
@@ -271,7 +264,7 @@ func (w *Worker) takeBack(hard context.Context, l *lane) {
 }
 
 // take notes what a lease says and starts its events on their way.
-func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
+func (w *Worker) take(ctx, hard context.Context, l *lane, got Lease) {
 	l.tier, l.token, l.waiting = got.Tier, got.Token, got.Waiting
 	if l.lapse != nil {
 		l.lapse.Reset(time.Until(got.Until))
@@ -286,11 +279,7 @@ func (w *Worker) take(ctx context.Context, l *lane, got Lease) {
 		wait = max(wait, leaseLead)
 	}
 	l.next = time.Now().Add(wait)
-	l.out += len(got.Events)
-	w.keys.book(l.key, len(got.Events))
-	for _, e := range got.Events {
-		l.todo.add(w.fetch(ctx, l, e))
-	}
+	w.start(ctx, hard, l, got.Events)
 }
 
 func lastSlot(events []Leased) (last time.Time) {

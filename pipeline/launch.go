@@ -11,34 +11,49 @@ import (
 // readPatience is how long a body is asked for again before its event goes back to the lane: by then its slot is gone.
 const readPatience = time.Second
 
-// fetch starts to read the body of a leased event.
-func (w *Worker) fetch(ctx context.Context, lane *lane, l Leased) *leasedEvent {
-	key, asked := lane.key, lane.asked
-	e := &leasedEvent{Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, over: l.Useless || l.Costly, costly: l.Costly,
-		ready: make(chan struct{})}
-	w.crew.give(func() {
-		defer close(e.ready)
-		patient, cancel := context.WithTimeout(ctx, readPatience)
-		defer cancel()
-		e.err = w.insist(patient, "read from lane", func(context.Context) (err error) {
-			e.ev, err = w.Lanes.Read(ctx, key, l.Seq)
-			return err
-		})
-		if e.err != nil {
-			return
+// start sends leased events on their way. Their bodies are read at the same time, but for that of a lone one, which is read by
+// who launches it.
+func (w *Worker) start(ctx, hard context.Context, l *lane, events []Leased) {
+	lone := l.out == 0 && len(events) == 1
+	l.out += len(events)
+	w.keys.book(l.key, len(events))
+	for _, leased := range events {
+		e := newLeasedEvent(leased, l.asked)
+		if !lone {
+			e.ready = make(chan struct{})
+			w.crew.give(func() {
+				defer close(e.ready)
+				w.read(ctx, l.key, e)
+			})
 		}
-		w.bodies.came(time.Now(), time.Since(asked))
-		// The index knows better than the stored body, except after it was rebuilt from that.
-		e.ev.Attempt, e.ev.Cost = max(e.ev.Attempt, l.Attempt), l.Cost
-		if !l.First.IsZero() {
-			e.ev.First = l.First
+		if l.todo.add(e) {
+			w.crew.give(func() { w.launch(ctx, hard, l) })
 		}
-		e.ev.Expires, _ = ExpiresOf(e.ev.Header, e.ev.Time) // readable, or it would not have been parked
-	})
-	return e
+	}
 }
 
-// launch starts the pushes of a lane one after the other, in order, each at a slot of the lane.
+// read reads the body of a leased event.
+func (w *Worker) read(ctx context.Context, key string, e *leasedEvent) {
+	patient, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	e.err = w.insist(patient, "read from lane", func(context.Context) (err error) {
+		e.ev, err = w.Lanes.Read(ctx, key, e.Seq)
+		return err
+	})
+	if e.err != nil {
+		return
+	}
+	w.bodies.came(time.Now(), time.Since(e.asked))
+	// The index knows better than the stored body, except after it was rebuilt from that.
+	e.ev.Attempt, e.ev.Cost = max(e.ev.Attempt, e.Attempt), e.Cost
+	if !e.First.IsZero() {
+		e.ev.First = e.First
+	}
+	e.ev.Expires, _ = ExpiresOf(e.ev.Header, e.ev.Time) // readable, or it would not have been parked
+}
+
+// launch starts the pushes of a lane one after the other, in order, each at a slot of the lane. The first one that can be pushed
+// it pushes itself, while another goroutine launches those behind.
 func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 	for e := l.todo.next(); e != nil; e = l.todo.next() {
 		err := w.await(ctx, l, e)
@@ -52,10 +67,12 @@ func (w *Worker) launch(ctx, hard context.Context, l *lane) {
 		}
 		w.keys.book(l.key, -1)
 		if err == nil {
-			begun := make(chan struct{})
-			w.crew.give(func() { l.results.put(w.pushLeased(hard, l, e, begun)) })
-			<-begun // the scheduler would rather start the last one first
-			continue
+			l.results.put(w.pushLeased(hard, l, e, func() {
+				if l.todo.passOn() {
+					w.crew.give(func() { w.launch(ctx, hard, l) })
+				}
+			}))
+			return
 		}
 		r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 		if errors.Is(err, ErrGone) {
@@ -73,10 +90,14 @@ var errTaken = errors.New("taken back")
 // await waits for the event's body, its slot and a push slot. It returns with the push slot and a place of the key taken,
 // or with an error and nothing. An event that can't start holds up those behind it, until they all go back into the lane.
 func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
-	select {
-	case <-e.ready:
-	case <-ctx.Done():
-		return ctx.Err()
+	if e.ready == nil {
+		w.read(ctx, l.key, e)
+	} else {
+		select {
+		case <-e.ready:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	switch {
 	case errors.Is(e.err, ErrGone):
@@ -120,14 +141,14 @@ func (w *Worker) await(ctx context.Context, l *lane, e *leasedEvent) error {
 	}
 }
 
-// pushLeased makes one attempt for an event of a lane and closes begun when that begins. It gives the push slot and the
+// pushLeased makes one attempt for an event of a lane and calls begun when that begins. It gives the push slot and the
 // key's place back.
-func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun chan<- struct{}) result {
+func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun func()) result {
 	if e.ev.Attempt == 0 {
 		w.Observer.LaneWait(w.Index.Now().Sub(e.ev.Time))
 	}
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
-	close(begun)
+	begun()
 	f, err := w.attempt(l.held, e.ev)
 	w.slots.release()
 	if f.outcome == DeadLettered {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +95,47 @@ func TestSlotPaysForEventsOfItsCostOnly(t *testing.T) {
 	}
 	if s, missed, ok := q.slot(2, now.Add(time.Second)); !ok || missed != 0 || s.cost != 2 {
 		t.Errorf("slot = %+v, %d, %t; want the one that pays for 2", s, missed, ok)
+	}
+}
+
+func TestLaneHasOneLauncherAtATimeAndNoneTooFew(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	q, all := newLaunches(), make(chan uint64, n)
+	var launching atomic.Int32
+	var launchers sync.WaitGroup
+	var launch func()
+	launch = func() {
+		for e := q.next(); e != nil; e = q.next() {
+			if launching.Add(1) > 1 {
+				t.Error("two launch events of one lane")
+			}
+			all <- e.Seq
+			launching.Add(-1)
+			if e.Seq%3 > 0 { // pushes it, as it were
+				if q.passOn() {
+					launchers.Go(launch)
+				}
+				return
+			}
+		}
+	}
+	for seq := range uint64(n) {
+		if q.add(&leasedEvent{Entry: Entry{Seq: seq}}) {
+			launchers.Go(launch)
+		}
+	}
+	launchers.Wait()
+	close(all)
+	want := uint64(0)
+	for seq := range all {
+		if seq != want {
+			t.Fatalf("event %d was launched when it was the turn of %d", seq, want)
+		}
+		want++
+	}
+	if want != n {
+		t.Errorf("%d of %d events were launched", want, n)
 	}
 }
 

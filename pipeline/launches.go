@@ -13,10 +13,10 @@ type launches struct {
 	more  chan struct{} // something changed; holds one
 	stuck chan struct{} // head is stuck; holds one
 
-	mu     sync.Mutex
-	events []*leasedEvent
-	slots  []slot
-	closed bool
+	mu        sync.Mutex
+	events    []*leasedEvent
+	slots     []slot
+	launching bool // somebody takes the events
 
 	head  *leasedEvent // taken, but can't start, and none may start before it
 	lacks bool         // a slot is what it lacks
@@ -32,33 +32,35 @@ type slot struct {
 type leasedEvent struct {
 	Entry
 	slot   slot
+	asked  time.Time     // when its lease was
 	over   bool          // it has no slot and is not to be pushed
 	costly bool          // because it costs too much
-	ready  chan struct{} // closed when ev or err is set
+	ready  chan struct{} // closed when ev or err is set; nil: who launches it reads it
 	ev     *Event
 	err    error
+}
+
+func newLeasedEvent(l Leased, asked time.Time) *leasedEvent {
+	return &leasedEvent{
+		Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, asked: asked, over: l.Useless || l.Costly, costly: l.Costly,
+	}
 }
 
 func newLaunches() *launches {
 	return &launches{more: make(chan struct{}, 1), stuck: make(chan struct{}, 1)}
 }
 
-func (q *launches) add(e *leasedEvent) {
+// add puts an event behind the others, and says whether somebody has to launch it.
+func (q *launches) add(e *leasedEvent) (idle bool) {
 	q.mu.Lock()
 	q.events = append(q.events, e)
 	if !e.over {
 		q.slots = append(q.slots, e.slot)
 	}
+	idle, q.launching = !q.launching, true
 	q.mu.Unlock()
 	q.wake()
-}
-
-// close says that no more events come; all that came have been taken by then.
-func (q *launches) close() {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.wake()
+	return idle
 }
 
 func (q *launches) wake() {
@@ -68,23 +70,24 @@ func (q *launches) wake() {
 	}
 }
 
-// next takes the first event; nil when no more will come.
+// next takes the first event. When there is none, who launches has to end.
 func (q *launches) next() *leasedEvent {
-	for {
-		q.mu.Lock()
-		if len(q.events) > 0 {
-			e := q.events[0]
-			q.events = q.events[1:]
-			q.mu.Unlock()
-			return e
-		}
-		closed := q.closed
-		q.mu.Unlock()
-		if closed {
-			return nil
-		}
-		<-q.more
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.launching = len(q.events) > 0; !q.launching {
+		return nil
 	}
+	e := q.events[0]
+	q.events = q.events[1:]
+	return e
+}
+
+// passOn is called by who launches and has something else to do now. It says whether somebody has to go on.
+func (q *launches) passOn() (more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.launching = len(q.events) > 0
+	return q.launching
 }
 
 // slot takes the first slot that is not stale, if it pays for an event of that cost; missed counts the stale ones.
