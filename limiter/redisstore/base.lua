@@ -32,12 +32,12 @@ local EXACT = 9007199254740991
 local HORIZON = 1000000       -- nothing is promised for later
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
-local format = string.format
+local format, find, match, tonumber, KEYS, ARGV = string.format, string.find, string.match, tonumber, KEYS, ARGV
 local function d(x) return format('%d', x) end
 
 -- whole answers the number that a field holds, 0 for a missing one, nil if it is none that sluice writes.
 local function whole(s)
-  if not s then return 0 end
+  if not s or s == '0' then return 0 end
   local x = tonumber(s)
   if x and x % 1 == 0 and x <= EXACT and x >= -EXACT then return x end
 end

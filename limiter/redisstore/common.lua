@@ -10,7 +10,7 @@ local function prepare(L)
   local level, all = {}, {}
   for i = 1, #L do
     local c = L[i]
-    c.slice = ceil(c.den / SLICES)
+    c.slice, c.denText, c.ready = ceil(c.den / SLICES), d(c.den), 0
     c.second = c.kind == 1 and -(floor(HORIZON / c.den) + 1) * c.num or -c.num * HORIZON
     level[4 * i - 3], level[4 * i - 2], level[4 * i - 1], level[4 * i] = c.tokens, c.frac, c.denField, c.at
   end
@@ -24,10 +24,11 @@ end
 
 -- part answers the state of one limit from its four fields, or nil when they are damaged. hd is 0 for a missing one.
 local function part(c, v, i)
-  local a, b, hd, at = v[i], v[i + 1], whole(v[i + 2]), whole(v[i + 3])
-  if not (a or b or v[i + 2] or v[i + 3]) then return {w = 0, f = 0, hd = 0, at = 0} end
-  a = a and whole(a)
-  if not (a and b and hd and at and v[i + 2] and v[i + 3]) or hd < 1 then return nil end
+  local a, b, hd, at = v[i], v[i + 1], v[i + 2], v[i + 3]
+  if not (a or b or hd or at) then return {w = 0, f = 0, hd = 0, at = 0} end
+  if not (a and b and hd and at) then return nil end
+  a, hd, at = whole(a), hd == c.denText and c.den or whole(hd), whole(at)
+  if not (a and hd and at) or hd < 1 then return nil end
   if c.kind < 3 then
     b = whole(b)
     if not b or b < 0 or b >= hd then return nil end
@@ -43,13 +44,20 @@ local function part(c, v, i)
   return {w = a, f = 0, hd = hd, at = at, counts = counts}
 end
 
+-- The state of the key at hand: there is one at a time, so that not every key of a call needs a table of its own.
+local current = {false, key = '', exp = 0, opened = 0, closedUntil = 0, extra = 0, openingExtra = 0, opening = 0, fails = 0,
+  token = 0, til = 0, kept = 0, class = '', failure = '', dirty = false, rebased = false, set = false, stranger = false}
+
 -- state answers a key's state from its fields, or nil when they are not what sluice writes.
 local function state(L, key, v)
   local n = 4 * #L
-  local exp, opened, closed, extra, opening = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4]), whole(v[n + 5])
+  local exp, opened, closed, extra, opening = whole(v[n + 1]), whole(v[n + 2]), 0, 0, 0
+  if v[n + 3] or v[n + 4] or v[n + 5] then closed, extra, opening = whole(v[n + 3]), whole(v[n + 4]), whole(v[n + 5]) end
   if not (exp and opened and closed and extra and opening) then return nil end
-  local s = {key = key, exp = exp, opened = opened, closedUntil = closed, extra = max(0, extra), openingExtra = opening,
-    opening = 0, fails = 0, token = 0, til = 0, kept = 0, dirty = false, rebased = false, set = false}
+  local s = current
+  s.key, s.exp, s.opened, s.closedUntil, s.extra, s.openingExtra = key, exp, opened, closed, max(0, extra), opening
+  s.opening, s.fails, s.token, s.til, s.kept, s.class, s.failure = 0, 0, 0, 0, 0, nil, nil
+  s.dirty, s.rebased, s.set, s.stranger = false, false, false, false
   for i = 1, #L do
     s[i] = part(L[i], v, 4 * i - 3)
     if not s[i] then return nil end
@@ -78,8 +86,10 @@ local function load(L, key)
   local s = state(L, key, v)
   if not s then return nil end
   local n = 4 * #L + 5
-  s.opening, s.fails, s.token, s.til = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4])
-  if not (s.opening and s.fails and s.token and s.til) then return nil end
+  if v[n + 1] or v[n + 2] or v[n + 3] or v[n + 4] then
+    s.opening, s.fails, s.token, s.til = whole(v[n + 1]), whole(v[n + 2]), whole(v[n + 3]), whole(v[n + 4])
+    if not (s.opening and s.fails and s.token and s.til) then return nil end
+  end
   s.class, s.failure = v[n + 5] or '', v[n + 6]
   return s
 end
@@ -155,11 +165,13 @@ local function refillPart(c, p, now, since, tol)
     if windows >= ceil((c.burst - p.w) / c.num) then p.w = max(p.w, c.burst) else p.w = p.w + windows * c.num end
   elseif gone > 0 then
     p.at = now
-    if p.w >= c.burst or gone >= ceil(((c.burst - p.w) * c.den - p.f) / c.num) then
+    local gain = gone * c.num -- one beyond what is exact is more than can be missing
+    if gain >= (c.burst - p.w) * c.den - p.f then
       p.w, p.f = c.burst, 0
     else
-      local u = p.f + gone * c.num
-      p.w, p.f = p.w + floor(u / c.den), u % c.den
+      local u = p.f + gain
+      p.f = u % c.den
+      p.w = p.w + (u - p.f) / c.den
     end
   end
   if p.w >= c.burst then p.w, p.f = c.burst, 0 end
@@ -206,7 +218,11 @@ end
 -- ready answers the first time, not before now, at which a limit can pay.
 local function ready(c, p, now, price)
   if c.kind == 1 then return max(now, p.at + ceil((price - p.w) / c.num) * c.den) end
-  if c.kind ~= 3 then return max(now, p.at + ceil(((price - p.w) * c.den - p.f) / c.num)) end
+  if c.kind ~= 3 then
+    if p.w >= price and p.at <= now then return now end
+    local at = p.at + ceil(((price - p.w) * c.den - p.f) / c.num)
+    return at > now and at or now
+  end
   local t = max(now, p.w * c.slice)
   local n = used(c, p, t)
   for i = SLICES + 1, 1, -1 do
@@ -220,7 +236,11 @@ end
 -- earliest answers the first time at which all limits can pay: what fits one at a time fits it later.
 local function earliest(s, L, now, price)
   local at = now
-  for i = 1, #L do at = max(at, ready(L[i], s[i], now, price)) end
+  for i = 1, #L do
+    local c = L[i]
+    c.ready = ready(c, s[i], now, price)
+    if c.ready > at then at = c.ready end
+  end
   return at
 end
 
@@ -238,9 +258,9 @@ local function wait(s, L, now, price)
   return earliest(s, L, now, price) - now
 end
 
--- charge takes n tokens from every limit at the time at, which is not before the earliest for price. What a level would
--- have lost at its cap until then is lost.
-local function charge(s, L, now, at, n, price)
+-- charge takes n tokens from every limit at the time at, which is now, or not before the earliest, asked for just before.
+-- What a level would have lost at its cap until then is lost.
+local function charge(s, L, now, at, n)
   for i = 1, #L do
     local c, p = L[i], s[i]
     if c.kind == 3 then
@@ -248,7 +268,7 @@ local function charge(s, L, now, at, n, price)
       p.counts[1] = p.counts[1] + n
     elseif c.kind == 1 then
       p.w = p.w - n - max(0, p.w + floor((at - p.at) / c.den) * c.num - c.burst)
-    elseif at > now and at > ready(c, p, now, price) then
+    elseif at > now and at > c.ready then
       local u = p.w * c.den + p.f
       u = u - max(0, u + c.num * (at - p.at) - c.burst * c.den) - n * c.den
       p.w, p.f = floor(u / c.den), u % c.den
@@ -280,14 +300,12 @@ local function fullAt(s, L, now)
   return at
 end
 
+local fields, values = {}, 0 -- what is to be written of the key at hand, and how many of these there are
+
 local function put(s, field, value)
-  local set = s.set
-  if not set then
-    set = {}
-    s.set = set
-  end
-  set[#set + 1] = field
-  set[#set + 1] = value
+  if not s.set then s.set, values = true, 0 end
+  fields[values + 1], fields[values + 2] = field, value
+  values = values + 2
 end
 
 -- putLimits writes the limits, and their den where it isn't stored; it answers whether any wasn't. Of a key that wasn't
@@ -340,13 +358,13 @@ local function save(s, L, now)
   end
   if not written and (ttl == 0 or not lane and need <= now) then return end
   if ttl > 0 then put(s, 'exp', d(now + ttl)) end
-  if s.set then redis.call('HSET', s.key, unpack(s.set)) end
+  if s.set then redis.call('HSET', s.key, unpack(fields, 1, values)) end
   if ttl > 0 then redis.call('PEXPIRE', s.key, d(ceil(ttl / 1000))) end
 end
 
 -- cost answers the tokens that a lane member takes.
 local function cost(member)
-  local c = string.match(member, '^%d+,%d+,(%d+)')
+  local c = find(member, ',', 1, true) and match(member, '^%d+,%d+,(%d+)')
   return c and tonumber(c) or 1
 end
 

@@ -59,7 +59,7 @@ local function book(s, out, from, busy, member, order, horizon, notice)
   local price = cost(member)
   local at = L.mode == 2 and now or max(now + notice, earliest(s, L, now, price))
   if at > now + horizon then return false end
-  if L.mode == 0 then charge(s, L, now, at, price, price) end
+  if L.mode == 0 then charge(s, L, now, at, price) end
   lease(out, from, busy, member, order, at - now)
   return true
 end
