@@ -369,14 +369,14 @@ local function cost(member)
 end
 
 -- look answers in how many microseconds a lane should be looked at next whose first member is head, and that of retry, with its
--- time, back; -1 when there are none. By another class' limits that can't be told: it is now.
+-- time, back; -1 when there are neither. By another class' limits that can't be told: it is now.
 local function look(s, L, now, lead, head, back)
   local t
-  if not head and not back[1] then return -1 end
+  if not head and not back then return -1 end
   if s.stranger then return max(0, min(s.closedUntil - now, MAX_LOOK)) end
   if L.mode == 1 then return MAX_LOOK end
   if head then t = wait(s, L, now, cost(head)) - lead end
-  if back[1] then
+  if back then
     local own = max(tonumber(back[2]) - now, wait(s, L, now, cost(back[1])) - lead)
     t = t and min(t, own) or own
   end

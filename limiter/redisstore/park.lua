@@ -33,11 +33,14 @@ local function arrive(s, n, extra)
   if s.openingExtra > 0 then put(s, 'openingExtra', d(s.opening > 0 and max(0, s.openingExtra - extra) or 0)) end
 end
 
+-- What enters the lane together: orders and members, of one entry after another.
+local entering, none = {}, {}
+
 -- admit gives n events, whose arguments begin at e, their places, and answers which are to be dropped, each behind the place of
 -- the event whose name it has; nil if some have no place since collapse is no hash. Most are plain: these enter together, and it
 -- answers one of them if all are.
 local function admit(e, n, leased, lane, busy, retry, collapse)
-  local plain, dropped, sound = {}, {}, true
+  local count, dropped, sound = 0, none, true
   for j = 1, n do
     local member, order, after = ARGV[e], ARGV[e + 1], tonumber(ARGV[e + 3])
     if leased == 0 or not redis.call('ZSCORE', busy, member) then
@@ -47,18 +50,19 @@ local function admit(e, n, leased, lane, busy, retry, collapse)
       elseif last or after > 0 or cost(member) > 1 then
         local over = enter(last, collapse, lane, retry, member, order, after > 0 and now + after or 0)
         if over then
+          if dropped == none then dropped = {} end
           dropped[#dropped + 1] = j
           dropped[#dropped + 1] = over
         end
       else
-        plain[#plain + 1] = order
-        plain[#plain + 1] = member
+        entering[count + 1], entering[count + 2] = order, member
+        count = count + 2
       end
     end
     e = e + 4
   end
-  if plain[1] then moved = moved + redis.call('ZADD', lane, unpack(plain)) end
-  return sound and dropped, plain[2 * n]
+  if count > 0 then moved = moved + redis.call('ZADD', lane, unpack(entering, 1, count)) end
+  return sound and dropped, count == 2 * n and entering[2]
 end
 
 -- announced answers how many of n events, whose arguments begin at e, reserve has counted, and what they cost beyond one token each.
@@ -79,11 +83,10 @@ for k = 2 * #sinces + 1, #KEYS, 5 do
   local s = load(L, KEYS[k])
   e = args + 4 * n
 
-  local waiting, leased, before, dropped, plain = 0, 0, moved, nil, nil
-  local new = redis.call('EXISTS', lane, busy, retry) == 0
-  if not new then waiting, leased = backlog(lane, retry), size(busy) end
-  if waiting and leased then dropped, plain = admit(args, n, leased, lane, busy, retry, collapse) end
-  waiting = dropped and waiting + moved - before or -1
+  local waiting, leased, own = sizes(lane, busy, retry)
+  local before, ahead, dropped, plain = moved, waiting, nil, nil
+  if waiting and leased and own then dropped, plain = admit(args, n, leased, lane, busy, retry, collapse) end
+  waiting = dropped and waiting + own + moved - before or -1
 
   local next = 1000000
   if s and waiting >= 0 then
@@ -96,10 +99,10 @@ for k = 2 * #sinces + 1, #KEYS, 5 do
     save(s, L, now)
     if s.til > now then
       next = -1
-    elseif new and plain then
-      next = look(s, L, now, lead, plain, {})
+    elseif plain and own == 0 and (ahead == 0 or s.extra == 0) then -- whichever is the first, it costs as much
+      next = look(s, L, now, lead, plain)
     else
-      next = look(s, L, now, lead, first(lane, retry))
+      next = look(s, L, now, lead, first(lane, retry, plain and own == 0))
     end
   else
     tallyUnread(KEYS[k], now)

@@ -22,20 +22,21 @@ local lead, ttl = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
 local since, due -- of the entry
 local reply = begun(now, #sinces)
 
--- events settles events, and answers in how many us the last of those that go back is due, and whether busy and collapse, as
--- far as they were needed, and lane and retry, which whole tells, are what sluice writes. What can't go back stays leased, and
--- what is done leaves busy whatever else is damaged, since its body is gone.
-local function events(n, lane, busy, retry, collapse, first, whole)
-  local later, sound = 0, whole
-  for j = 0, n - 1 do
-    local e = first + 5 * j
-    local was, back, goes, order, after = ARGV[e], ARGV[e + 1] == '1', ARGV[e + 2], ARGV[e + 3], tonumber(ARGV[e + 4])
+-- events settles events, and answers in how many us the last of those that go back is due, and whether busy, collapse, lane and
+-- retry, as far as they were needed, are what sluice writes. What can't go back stays leased, and what is done leaves busy
+-- whatever else is damaged, since its body is gone.
+local function events(n, lane, busy, retry, collapse, first)
+  local later, sound, able = 0, true, nil
+  for e = first, first + 5 * n - 1, 5 do
+    local was, back, goes = ARGV[e], ARGV[e + 1] == '1', ARGV[e + 2]
     local last = newest(collapse, back and goes or was)
+    if back and able == nil then able = backlog(lane, retry) ~= nil end
     sound = sound and last ~= nil
-    local gone = (not back or whole and last ~= nil) and redis.pcall('ZREM', busy, was) or 0
+    local gone = (not back or able and last ~= nil) and redis.pcall('ZREM', busy, was) or 0
     if not typed(gone) then return later, false end
     if gone == 1 and back then
-      enter(last, collapse, lane, retry, goes, order, after > 0 and now + after or 0)
+      local after = tonumber(ARGV[e + 4])
+      enter(last, collapse, lane, retry, goes, ARGV[e + 3], after > 0 and now + after or 0)
       later = max(later, after)
     elseif gone == 1 then
       leave(last, collapse, was)
@@ -51,9 +52,9 @@ local function unread(key, id)
   return -1, 5000000
 end
 
--- settled notes what settled events tell of the receiver, and answers in how many us the lane, in which so many wait, should be
--- looked at. given: the lease ends.
-local function settled(s, L, key, class, later, given, waiting, lane, retry, e)
+-- settled notes what settled events tell of the receiver, and answers in how many us the lane should be looked at, in which, and
+-- in retry, so many wait. given: the lease ends.
+local function settled(s, L, key, class, later, given, waiting, own, lane, retry, e)
   local healthy, away, failure = ARGV[e + 5] == '1', tonumber(ARGV[e + 6]), ARGV[e + 7]
   s.stranger = s.class ~= class
   refill(s, L, now, since)
@@ -64,12 +65,17 @@ local function settled(s, L, key, class, later, given, waiting, lane, retry, e)
   if away > 0 then sleep(s, now, away) end
   if failure ~= '' then
     blame(s, now, failure, later)
-  elseif healthy and s.failure and redis.call('EXISTS', retry) == 0 then
+  elseif healthy and s.failure and own == 0 then
     s.failure = nil
     redis.call('HDEL', s.key, 'failure')
   end
   if given then free(s) end
-  local next = waiting > 0 and look(s, L, now, lead, first(lane, retry)) or -1
+  local next = -1
+  if waiting > 0 and own == 0 and s.extra + gained == 0 then -- whichever is the first, it costs one token
+    next = look(s, L, now, lead, '')
+  elseif waiting + own > 0 then
+    next = look(s, L, now, lead, first(lane, retry, own == 0))
+  end
   if not given then
     if s.til - now < ttl / 2 then
       s.til = now + ttl
@@ -93,22 +99,28 @@ for k = 2 * #sinces + 1, #KEYS, 5 do
   since, due = sinces[place], KEYS[2 * place]
   local release, n = ARGV[e + 4] == '1', tonumber(ARGV[e + 8])
   local lane, busy, retry, collapse = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
-  local s, waiting = load(L, KEYS[k]), 0
-  if redis.call('EXISTS', lane, retry) > 0 then waiting = backlog(lane, retry) end
+  local s = load(L, KEYS[k])
+  local ours = not s or s.token == token
+  local later, sound
+  if ours then later, sound = events(n, lane, busy, retry, collapse, e + 9) end
+  local waiting, leased, own = sizes(lane, busy, retry)
   local code, next = 3, -1
-  if not s or s.token == token then
-    local before = moved
-    local later, sound = events(n, lane, busy, retry, collapse, e + 9, waiting ~= nil)
-    if release and waiting then sound = give(busy, lane) and sound end
-    waiting = waiting and waiting + moved - before
+  if ours then
+    if not waiting or not own then
+      sound = false
+    elseif release and leased ~= 0 then
+      local before = moved
+      sound = give(busy, lane) and sound
+      waiting = waiting + moved - before
+    end
     if s and sound then
-      code, next = 0, settled(s, L, key, class, later, release, waiting, lane, retry, e)
+      code, next = 0, settled(s, L, key, class, later, release, waiting, own, lane, retry, e)
     else
       code, next = unread(key, KEYS[k])
     end
   end
   reply[#reply + 1] = code
-  reply[#reply + 1] = waiting or 0
+  reply[#reply + 1] = waiting and own and waiting + own or 0
   reply[#reply + 1] = next
   e = e + 10 + 5 * n
 end

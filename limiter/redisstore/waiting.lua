@@ -16,7 +16,7 @@ end
 -- typed says whether a call's answer is of the type that sluice writes. Any other error is none of the key's.
 local function typed(answer)
   if type(answer) ~= 'table' or not answer.err then return true end
-  if string.find(answer.err, 'WRONGTYPE', 1, true) then return false end
+  if find(answer.err, 'WRONGTYPE', 1, true) then return false end
   error(answer.err)
 end
 
@@ -32,9 +32,25 @@ local function backlog(lane, retry)
   return n and own and n + own
 end
 
+-- sizes answers how many events are in lane, busy and retry, nil for one that is no sorted set. Mostly one of them exists or
+-- none: whoever knows how many needn't ask the others.
+local function sizes(lane, busy, retry)
+  local sets = redis.call('EXISTS', lane, busy, retry)
+  if sets == 0 then return 0, 0, 0 end
+  local waiting, leased, own = size(lane), 0, 0
+  if waiting ~= 0 then sets = sets - 1 end
+  if sets > 0 then
+    leased = size(busy)
+    if leased ~= 0 then sets = sets - 1 end
+  end
+  if sets > 0 then own = size(retry) end
+  return waiting, leased, own
+end
+
 -- first answers what look goes by. Mostly nothing is in retry: without is what a caller says who knows that.
 local function first(lane, retry, without)
-  return redis.call('ZRANGE', lane, '0', '0')[1], without and {} or redis.call('ZRANGE', retry, '0', '0', 'WITHSCORES')
+  local back = not without and redis.call('ZRANGE', retry, '0', '0', 'WITHSCORES')
+  return redis.call('ZRANGE', lane, '0', '0')[1], back and back[1] and back
 end
 
 -- outlast lets a key whose state isn't read last for as long as events may wait.
@@ -56,7 +72,7 @@ local moved = 0  -- of all keys: how many were put in less how many were taken o
 
 -- beyond answers the tokens that a member costs beyond one; one that is to be dropped takes none.
 local function beyond(member)
-  if string.find(member, '!', 1, true) then return 0 end
+  if not find(member, ',', 1, true) or find(member, '!', 1, true) then return 0 end
   return max(0, cost(member) - 1)
 end
 
@@ -97,10 +113,11 @@ end
 local function readable(member, order)
   order = whole(order or '0')
   if not order or order < 0 then return nil end
+  if find(member, '^%d+$') then return whole(member) and 1 end
   local n = 0
   for field in string.gmatch(member .. ',', '([^,]*),') do
     n = n + 1
-    if n < 7 and not (string.find(field, '^%d+$') and whole(field)) then return nil end
+    if n < 7 and not (find(field, '^%d+$') and whole(field)) then return nil end
   end
   return n
 end
@@ -136,10 +153,12 @@ local function blame(s, now, text, us)
 end
 
 -- place answers a full member's place in the source.
-local function place(member) return tonumber(string.match(member, '^%d+,%d+,%d+,%d+,(%d+)') or '0') end
+local function place(member) return tonumber(match(member, '^%d+,%d+,%d+,%d+,(%d+)') or '0') end
 
 -- name answers what a member collapses under, nil for nothing and for one that is to be dropped.
-local function name(member) return string.match(member, '^%d+,%d+,%d+,%d+,%d+,%d+,([^!].*)$') end
+local function name(member)
+  return find(member, ',', 1, true) and match(member, '^%d+,%d+,%d+,%d+,%d+,%d+,([^!].*)$') or nil
+end
 
 -- over answers a named member as one that is to be dropped.
 local function over(member) return (string.gsub(member, ',([^,]+)$', ',!%1')) end
