@@ -28,26 +28,38 @@ local L, since, due -- of the entry
 local lead, holder, ttl, together = tonumber(ARGV[a]), ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
 local reply = begun(now, #sinces)
 
+-- What of the lane or of retry goes under the lease: the members as they lie there, and orders and members as they lie in busy.
+local taken, held, count, none = {}, {}, 0, {}
+
 -- lease puts one event under the lease.
-local function lease(out, from, busy, member, order, at, as)
-  remove(from, member)
-  member = as or member
-  redis.call('ZADD', busy, order, member)
-  out[#out + 1] = member
-  out[#out + 1] = order
-  out[#out + 1] = at
+local function lease(out, member, order, at, as)
+  as = as or member
+  local n = #out
+  out[n + 1], out[n + 2], out[n + 3] = as, order, at
+  count = count + 1
+  taken[count], held[2 * count - 1], held[2 * count] = member, order, as
+  gained = gained - beyond(member)
+end
+
+-- shift moves what was leased from a set to busy.
+local function shift(from, busy)
+  if count == 0 then return end
+  redis.call('ZREM', from, unpack(taken, 1, count))
+  redis.call('ZADD', busy, unpack(held, 1, 2 * count))
+  moved, count = moved - count, 0
 end
 
 -- useless leases an event that takes no tokens, if it is one: its time is over, a newer one of its name waits, or it costs
 -- more than it could ever find, since the limit was lowered.
-local function useless(out, from, busy, collapse, member, order)
-  local ms = string.match(member, '^%d+,%d+,%d+,(%d+)')
-  if superseded(collapse, member) then
-    lease(out, from, busy, member, order, -1, over(member))
-  elseif string.find(member, '!', 1, true) or ms and ms ~= '0' and tonumber(ms) * 1000 <= now then
-    lease(out, from, busy, member, order, -1)
+local function useless(out, collapse, member, order)
+  local plain = not find(member, ',', 1, true)
+  local ms = not plain and match(member, '^%d+,%d+,%d+,(%d+)')
+  if not plain and superseded(collapse, member) then
+    lease(out, member, order, -1, over(member))
+  elseif not plain and find(member, '!', 1, true) or ms and ms ~= '0' and tonumber(ms) * 1000 <= now then
+    lease(out, member, order, -1)
   elseif never(L, cost(member)) then
-    lease(out, from, busy, member, order, -2)
+    lease(out, member, order, -2)
   else
     return false
   end
@@ -55,60 +67,98 @@ local function useless(out, from, busy, collapse, member, order)
 end
 
 -- book leases one event if its slot lies within the horizon.
-local function book(s, out, from, busy, member, order, horizon, notice)
+local function book(s, out, member, order, horizon, notice)
   local price = cost(member)
   local at = L.mode == 2 and now or max(now + notice, earliest(s, L, now, price))
   if at > now + horizon then return false end
   if L.mode == 0 then charge(s, L, now, at, price) end
-  lease(out, from, busy, member, order, at - now)
+  lease(out, member, order, at - now)
   return true
 end
 
--- read answers at most so many events that wait, first those of retry whose time has come, and those of the lane with their
--- orders; nil if any isn't readable, or the names aren't.
-local function read(lane, retry, collapse, most, bare)
-  local own = bare and {} or redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
-  local first = #own < most and redis.call('ZRANGE', lane, '0', d(most - #own - 1), 'WITHSCORES') or {}
+-- reach answers how many of most events find slots within the horizon, or a number that isn't less.
+local function reach(s, horizon, most)
+  if L.mode ~= 0 then return most end
+  for i = 1, #L do
+    local c, p = L[i], s[i]
+    if c.kind ~= 1 and c.kind ~= 3 then
+      most = min(most, max(0, floor(p.w + (p.f + c.num * (now + horizon - p.at)) / c.den)))
+    end
+  end
+  return most
+end
+
+-- legible says whether the first so many members, each step places behind the one before, can be read, and their names too.
+local function legible(members, most, step, collapse)
   local named
+  for i = 1, min(#members, most * step), step do
+    local n = readable(members[i], step == 2 and members[i + 1])
+    if not n then return false end
+    if n > 6 then named = members[i] end
+  end
+  return not named or newest(collapse, named) ~= nil
+end
+
+-- read answers the first events of the lane with their orders, one more than find slots of most, and whether that are all; nil if
+-- it can't read them.
+local function read(s, lane, collapse, most, horizon)
+  if most == 0 then return none, true end
+  local n = reach(s, horizon, most)
+  local first = redis.pcall('ZRANGE', lane, '0', d(n), 'WITHSCORES')
+  if not typed(first) or not legible(first, most, 2, collapse) then return nil end
+  return first, #first <= 2 * n
+end
+
+-- Of what is left in the lane: the first event, and how many there are; nil when that isn't known.
+local ahead, rest
+
+-- fillOwn books at most so many events of retry whose time has come. It answers how many more may be leased; 0 as well if one has
+-- no slot, for then the lane has none.
+local function fillOwn(s, out, own, collapse, most, horizon, notice)
   for i = 1, #own do
-    local n = readable(own[i])
-    if not n then return nil end
-    if n > 6 then named = own[i] end
+    local order = match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
+    if not useless(out, collapse, own[i], order) and not book(s, out, own[i], order, horizon, notice) then return 0 end
   end
+  return most - #own
+end
+
+-- fillFirst books at most so many of the first events of the lane, and answers how many more may be leased if all of them were.
+local function fillFirst(s, out, first, collapse, most, horizon, notice, upTo, stray)
   for i = 1, #first, 2 do
-    local n = readable(first[i], first[i + 1])
-    if not n then return nil end
-    if n > 6 then named = first[i] end
+    local member, order = first[i], first[i + 1]
+    ahead, rest = member, (#first - i + 1) / 2
+    if most == 0 then return 0 end
+    if upTo >= 0 and tonumber(order) > upTo and tonumber(order) ~= stray then
+      out[5] = tonumber(order)
+      return 0
+    end
+    if not useless(out, collapse, member, order) and not book(s, out, member, order, horizon, notice) then return 0 end
+    most = most - 1
   end
-  if named and newest(collapse, named) == nil then return nil end
-  return own, first
+  ahead, rest = nil, 0
+  return most
 end
 
 -- fill books what it can besides what is leased, and answers false if it can't read what waits.
 local function fill(s, out, lane, busy, retry, collapse, leased, most, horizon, notice, upTo, stray, bare)
+  ahead, rest = nil, nil
   if s.closedUntil > now or L.mode == 1 then return true end
   if together > 0 then most = min(most, together - leased) end
   if s.fails > 0 then most = min(most, 1 - leased) end
+  most = min(most, 1000) -- no more than unpack takes; the holder asks again
   if most <= 0 then return true end
-  local own, first = read(lane, retry, collapse, most, bare)
-  if not own then return false end
-  for i = 1, #own do
-    local order = string.match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
-    if not useless(out, retry, busy, collapse, own[i], order)
-      and not book(s, out, retry, busy, own[i], order, horizon, notice) then
-      return true
-    end
-  end
-  for i = 1, #first, 2 do
-    local order = tonumber(first[i + 1])
-    if upTo >= 0 and order > upTo and order ~= stray then
-      out[5] = order
-      return true
-    end
-    if not useless(out, lane, busy, collapse, first[i], first[i + 1])
-      and not book(s, out, lane, busy, first[i], first[i + 1], horizon, notice) then
-      return true
-    end
+  local own = bare and none or redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
+  local first, all = read(s, lane, collapse, most - #own, horizon)
+  if not first or not legible(own, most, 1, collapse) then return false end
+  most = fillOwn(s, out, own, collapse, most, horizon, notice)
+  shift(retry, busy)
+  if most == 0 then return true end
+  while first do
+    most = fillFirst(s, out, first, collapse, most, horizon, notice, upTo, stray)
+    shift(lane, busy)
+    if not all then rest = nil end
+    if all or most == 0 then break end
+    first, all = read(s, lane, collapse, most, horizon)
   end
   return true
 end
@@ -121,8 +171,7 @@ end
 
 -- hold makes ready what is leased, which is nothing for a new holder once it has taken back what the last one left. It answers
 -- how many events are leased and how many wait; nil, and nothing has changed, if one of the sets is none.
-local function hold(token, lane, busy, retry, bare)
-  if bare then return 0, size(lane) end
+local function hold(token, lane, busy, retry)
   local waiting, leased = backlog(lane, retry), 0
   if token > 0 then leased = size(busy) end
   if not waiting or not leased then return nil end
@@ -133,14 +182,20 @@ end
 
 -- keep notes the lease, or ends it if it holds nothing, and answers what there is to know of the lane.
 local function keep(s, out, key, token, leased, lane, retry, horizon, bare)
-  local next = out[3] > 0 and look(s, L, now, min(lead, horizon), first(lane, retry, bare)) or -1
+  local next = -1
+  if out[3] > 0 and bare and ahead then
+    next = look(s, L, now, min(lead, horizon), ahead)
+  elseif out[3] > 0 then
+    next = look(s, L, now, min(lead, horizon), first(lane, retry, bare))
+  end
   if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
   if leased > 0 then
     s.token, s.til = token, now + ttl
+    local til = d(s.til)
     put(s, 'holder', holder)
     put(s, 'token', d(token))
-    put(s, 'until', d(s.til))
-    redis.call('ZADD', due, d(s.til), key)
+    put(s, 'until', til)
+    redis.call('ZADD', due, til, key)
   else
     out[2] = 0
     free(s)
@@ -161,8 +216,9 @@ end
 local function grant(s, e, key, token, lane, busy, retry, collapse)
   local horizon = tonumber(ARGV[e + 5])
   local bare = redis.call('EXISTS', busy, retry) == 0 -- mostly it is
-  local leased, waiting = hold(token, lane, busy, retry, bare)
-  if not leased or not waiting then return damaged(key, lane) end
+  local leased, waiting = 0, nil
+  if not bare then leased, waiting = hold(token, lane, busy, retry) end
+  if not leased then return damaged(key, lane) end
   if token == 0 then token = max(now, s.token + 1) end
   refill(s, L, now, since)
   local out, before = {0, token, 0, 0, 0}, moved
@@ -172,7 +228,9 @@ local function grant(s, e, key, token, lane, busy, retry, collapse)
     save(s, L, now)
     return damaged(key, lane)
   end
-  out[3] = waiting + moved - before
+  waiting = bare and (rest or size(lane)) or not bare and waiting + moved - before
+  if not waiting then return damaged(key, lane) end
+  out[3] = waiting
   keep(s, out, key, token, leased + before - moved, lane, retry, horizon, bare)
   return out
 end
