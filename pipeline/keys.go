@@ -20,6 +20,7 @@ type keys struct {
 type keyState struct {
 	inFlight int
 	booked   int // leased events that wait for their slot
+	held     int // events of the source that do
 	cooling  time.Time
 
 	lane    time.Time     // until when the key surely has a lane
@@ -29,7 +30,7 @@ type keyState struct {
 }
 
 func (s *keyState) saysNothing(now time.Time) bool {
-	return s.inFlight == 0 && s.booked == 0 && !s.cooling.After(now) && !s.lane.After(now)
+	return s.inFlight == 0 && s.booked == 0 && s.held == 0 && !s.cooling.After(now) && !s.lane.After(now)
 }
 
 // A lane with more than one waiting event is believed in without asking for as long as these surely take, but for what may be
@@ -90,6 +91,16 @@ func (k *keys) leave(key string) {
 // book counts n leased events of key as about to be pushed; n < 0: no longer.
 func (k *keys) book(key string, n int) {
 	k.with(key, func(s *keyState) { s.booked += n })
+}
+
+// hold counts n events of the source as held; n < 0: no longer.
+func (k *keys) hold(key string, n int) {
+	k.with(key, func(s *keyState) { s.held += n })
+}
+
+func (k *keys) held(key string) (n int) {
+	k.known(key, func(s *keyState) { n = s.held })
+	return n
 }
 
 // room is how many more events of key may be leased: none while it cools.

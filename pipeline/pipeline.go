@@ -57,6 +57,7 @@ type Worker struct {
 	keys     *keys
 	promises *promises
 	held     atomic.Int64 // events of the source that wait for a slot
+	strain   strain
 	lanes    *laneTable
 	crew     crew // all goroutines that are begun for an event or a lane
 	bodies   bodies
@@ -265,9 +266,11 @@ func (w *Worker) ask(soft context.Context, ev *Event) (limiter.Decision, error) 
 		w.slots.release()
 		return w.askWait(soft, ev)
 	}
-	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, w.horizon())
+	asked := time.Now()
+	dec, err := w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, w.horizon(ev.Key))
+	w.strain.took(time.Since(asked))
 	if err == nil && dec.Verdict == limiter.Go && w.late(dec.Stale) {
-		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, w.horizon())
+		dec, err = w.Limiter.Reserve(soft, ev.Key, ev.Tier, ev.Cost, w.horizon(ev.Key))
 	}
 	switch {
 	case err != nil || dec.Verdict != limiter.Go:
@@ -295,10 +298,16 @@ func (w *Worker) askWait(soft context.Context, ev *Event) (limiter.Decision, err
 
 // horizon is how far ahead a new event may be promised a slot. Held events keep their place in what the source hands out;
 // the others need room beside them. The less there is left, the nearer a slot has to be: an event that would soon go costs
-// many times as much by way of its lane, and comes out of it late.
-func (w *Worker) horizon() time.Duration {
+// many times as much by way of its lane, and comes out of it late. A machine that is at its limits has nothing left to pay that
+// with, and all that is due comes late: then a key that holds few may hold one more in any case. The source waits for these, but
+// not for the flood of one key.
+func (w *Worker) horizon(key string) time.Duration {
+	ahead := w.promises.ahead(time.Now())
+	if w.strain.high() && w.keys.held(key) < fewHeld {
+		return ahead
+	}
 	room := max(0, maxHeld-w.held.Load())
-	return min(w.promises.ahead(time.Now()), maxHorizon*time.Duration(room)/maxHeld)
+	return min(ahead, maxHorizon*time.Duration(room)/maxHeld)
 }
 
 func (w *Worker) giveUpSlot(key string) {
@@ -325,6 +334,7 @@ func (w *Worker) missed() {
 // hold waits for the event's slot and pushes it then.
 func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec limiter.Decision) {
 	w.held.Add(1)
+	w.keys.hold(ev.Key, 1)
 	w.promises.hold(1)
 	w.Observer.HeldNow(1)
 	err := sleepUntil(soft, dec.At)
@@ -332,6 +342,7 @@ func (w *Worker) hold(soft, hard context.Context, d Delivery, ev *Event, dec lim
 		err = w.slots.acquire(soft, true)
 	}
 	w.held.Add(-1)
+	w.keys.hold(ev.Key, -1)
 	w.promises.hold(-1)
 	w.Observer.HeldNow(-1)
 	if err != nil {

@@ -104,7 +104,7 @@ func TestWorkerThatHasPromisedEnoughAsksForNoSlots(t *testing.T) {
 // The nearest slots are held as long as there is any room: what goes into a lane for a moment comes out late.
 func TestHorizonShrinksWithTheRoomForHeldEvents(t *testing.T) {
 	t.Parallel()
-	w := &Worker{promises: newPromises()}
+	w := &Worker{promises: newPromises(), keys: newKeys(1)}
 	w.promises.count(time.Now(), 10*maxHeld, 0)
 	for _, tt := range []struct {
 		held int64
@@ -113,9 +113,76 @@ func TestHorizonShrinksWithTheRoomForHeldEvents(t *testing.T) {
 		{0, time.Second}, {maxHeld / 5, 800 * time.Millisecond}, {maxHeld / 5 * 4, 200 * time.Millisecond}, {maxHeld, 0}, {maxHeld + 50, 0},
 	} {
 		w.held.Store(tt.held)
-		if got := w.horizon(); got != tt.want {
+		if got := w.horizon("a"); got != tt.want {
 			t.Errorf("%d held: horizon %s, want %s", tt.held, got, tt.want)
 		}
+	}
+	w.strain.took(strainOf * (highStrain + time.Millisecond))
+	for n := range fewHeld {
+		if got := w.horizon("a"); got != time.Second {
+			t.Errorf("a key that holds %d while calls take long has a horizon of %s, want 1s", n, got)
+		}
+		w.keys.hold("a", 1)
+	}
+	if got := w.horizon("a"); got != 0 {
+		t.Errorf("a key that holds %d while calls take long has a horizon of %s, want none without room", fewHeld, got)
+	}
+	if got := w.horizon("b"); got != time.Second {
+		t.Errorf("another key has a horizon of %s, want 1s", got)
+	}
+}
+
+func TestStrainIsTheTimeThatCallsTakeOnAverage(t *testing.T) {
+	t.Parallel()
+	var s strain
+	calls := func(d time.Duration) (n int) {
+		for was := s.high(); s.high() == was && n < 10*strainOf; n++ {
+			s.took(d)
+		}
+		return n
+	}
+	if s.took(20 * highStrain); s.high() {
+		t.Error("one slow call is a strain")
+	}
+	if n := calls(2 * highStrain); n < strainOf/4 || n > 2*strainOf {
+		t.Errorf("%d slow calls are a strain", n)
+	}
+	calls(2 * highStrain)
+	if n := calls(highStrain / 10); n < strainOf/4 || n > 2*strainOf {
+		t.Errorf("the strain is over after %d quick calls", n)
+	}
+}
+
+// Many keys have one event at once that could soon go, more than there is room for.
+func TestEventsThatCouldSoonGoAreHeldWhileCallsTakeLong(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		t.Run(fmt.Sprint("slow ", slow), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, r *rig) {
+				const keys = maxHeld + 250
+				r.index.fallback, r.index.allowance = limit{every: time.Second, burst: 1}, time.Second
+				if slow {
+					r.index.took = 2 * highStrain
+				}
+				stop := r.start()
+				for range 2 {
+					for k := range keys {
+						r.publish(fmt.Sprint(k), 1)
+						if k%100 == 0 {
+							pass(time.Millisecond)
+						}
+					}
+				}
+				pass(2 * time.Second)
+				if n := r.count("parked"); slow && n > 0 || !slow && n == 0 {
+					t.Errorf("%d of %d events were parked, want some: %t", n, 2*keys, !slow)
+				}
+				if n := len(r.sink.starts); n != 2*keys {
+					t.Errorf("%d pushes, want %d", n, 2*keys)
+				}
+				r.wantRest(t)
+				_ = stop()
+			})
+		})
 	}
 }
 
