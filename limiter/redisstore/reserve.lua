@@ -28,11 +28,11 @@ local function grant(s, out, n, price, horizon)
   if horizon < 0 then return 0 end
   if L.mode == 2 then return n end
   local g = fits(s, L, now, n, price)
-  if g > 0 then charge(s, L, now, now, g * price, price) end
+  if g > 0 then charge(s, L, now, now, g * price) end
   for _ = g + 1, n do
     local at = earliest(s, L, now, price)
     if at > now + horizon then break end
-    charge(s, L, now, at, price, price)
+    charge(s, L, now, at, price)
     out[#out + 1] = at - now
   end
   return g
