@@ -21,8 +21,10 @@ func TestStopHandsBackAtOnceWhatHasNotStarted(t *testing.T) {
 			return answer{}
 		}
 		stop, begin := r.start(), time.Now()
-		r.publish("held", 3)
-		synctest.Wait()
+		for range 3 { // one after the other: the key has room for one push, also while tokens are asked for
+			r.publish("held", 1)
+			synctest.Wait()
+		}
 		r.park("leased", 3)
 		pass(10 * time.Millisecond)
 		for _, key := range []string{"hang1", "hang2", "hang3", "hang4", "hang5", "hang6", "hang7", "hang8"} {
