@@ -154,21 +154,24 @@ func (r *rig) failing(calls ...string) {
 	r.index.mu.Unlock()
 }
 
-// promise says how an event is safe though the source forgets it; "" if it isn't.
+// promise says how an event is safe though the source forgets it; "" if it isn't. It asks in the order in which an event comes to
+// where it is safe: a worker may be about to take it out of its lane.
 func (r *rig) promise(src uint64) string {
-	if r.sink.times(src) > 0 {
-		return "pushed"
-	}
 	r.mu.Lock()
-	reason, body := r.dead[src], r.bodies[laneSeq(src)]
+	body := r.bodies[laneSeq(src)]
 	r.mu.Unlock()
-	if reason != "" {
-		return "dead"
-	}
 	if body.Key != "" && r.index.knows(body.Key, laneSeq(src)) {
 		return "parked"
 	}
-	if r.mayDrop {
+	r.mu.Lock()
+	reason := r.dead[src]
+	r.mu.Unlock()
+	switch {
+	case reason != "":
+		return "dead"
+	case r.sink.times(src) > 0:
+		return "pushed"
+	case r.mayDrop:
 		return "dropped"
 	}
 	return ""

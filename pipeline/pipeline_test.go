@@ -310,8 +310,10 @@ func TestNewEventOfAKeyBeyondItsCapIsParked(t *testing.T) {
 		r.index.fallback = limit{}
 		r.sink.answer = func(string, *Event) answer { return answer{takes: 10 * time.Second} }
 		stop := r.start()
-		r.publish("a", 4)
-		r.wantTrace(t, "push, push, push, append, park, ack")
+		r.publish("a", 3)
+		r.wantTrace(t, "push, push, push")
+		r.publish("a", 1)
+		r.wantTrace(t, "append, park, ack")
 		if n := r.count("throttled key_inflight"); n != 1 {
 			t.Errorf("%d events throttled by the key's cap, want 1", n)
 		}
