@@ -255,7 +255,9 @@ func TestKeyAtItsCapIsNotLeasedInALoop(t *testing.T) {
 		r.index.fallback = limit{}
 		r.sink.answer = func(string, *Event) answer { return answer{takes: 10 * time.Second} }
 		stop, begin := r.start(), time.Now()
-		r.publish("a", 6) // two at once, the others wait in the lane
+		r.publish("a", 2) // at once
+		synctest.Wait()
+		r.publish("a", 4) // wait in the lane
 		pass(9 * time.Second)
 		if n := r.index.made("lease", "a", begin); n > 0 {
 			t.Errorf("%d leases while no push of the key may start, want 0", n)

@@ -187,10 +187,10 @@ func TestEventThatFailsAloneComesBackAtItsOwnTime(t *testing.T) {
 func TestRejectedEventIsBuriedBeforeItsBodyGoesAndItsPlaceLast(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		r.sink.answer = func(string, *Event) answer { return answer{err: errStatus410} }
+		r.parkWithoutWorker("a", 1)
 		stop := r.start()
-		r.park("a", 1)
 		pass(claimPause)
-		r.wantTrace(t, "append, park, ack, push, bury rejected, delete, settle")
+		r.wantTrace(t, "park, push, bury rejected, delete, settle")
 		r.wantRest(t)
 		_ = stop()
 	})
