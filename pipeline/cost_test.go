@@ -75,10 +75,10 @@ func TestExactlyWhatCostsTooMuchWaitOverflows(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		r.cfg.MaxWait, r.index.maxWait = 10*time.Second, 10*time.Second
 		r.index.limits["a"] = limit{time.Second, 5}
+		r.index.took = time.Microsecond
 		stop, begin := r.start(), time.Now()
 		want := map[uint64]DeadReason{}
 		ahead, seq := int64(0), uint64(0)
-		r.index.took = time.Microsecond
 		for _, cost := range []int64{5, 5, 1, 5, 1, 1, 1, 1, 1, 5, 1} {
 			r.one("a", costing(int(cost)))
 			pass(time.Millisecond)

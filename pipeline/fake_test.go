@@ -32,6 +32,7 @@ type rig struct {
 	arrived chan struct{} // the queue has something
 	seq     uint64
 	bodies  map[uint64]Event
+	deleted map[uint64]Event
 	stored  map[uint64]time.Time // when a body was
 	dead    map[uint64]DeadReason
 	acked   map[uint64]time.Time
@@ -52,7 +53,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{
-		t: t, index: newMemory(), log: &logCounter{}, arrived: make(chan struct{}, 1), bodies: map[uint64]Event{}, stored: map[uint64]time.Time{},
+		t: t, index: newMemory(), log: &logCounter{}, arrived: make(chan struct{}, 1), bodies: map[uint64]Event{}, deleted: map[uint64]Event{}, stored: map[uint64]time.Time{},
 		dead: map[uint64]DeadReason{}, acked: map[uint64]time.Time{}, counts: map[string]int{},
 		latency: map[Path][]time.Duration{}, room: map[string]int{}, asked: map[string]int{},
 	}
@@ -171,10 +172,19 @@ func (r *rig) promise(src uint64) string {
 		return "dead"
 	case r.sink.times(src) > 0:
 		return "pushed"
+	case r.hasGone(src).Collapse != "": // a newer one of its name came at once
+		return "collapsed"
 	case r.mayDrop:
 		return "dropped"
 	}
 	return ""
+}
+
+// hasGone is the event of the source whose body was deleted from its lane, if it was.
+func (r *rig) hasGone(src uint64) Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.deleted[laneSeq(src)]
 }
 
 // rest says what is left anywhere but at its end.
@@ -334,6 +344,9 @@ func (l lanesOf) Delete(ctx context.Context, _ string, seq uint64) error {
 		return errFault
 	}
 	l.mu.Lock()
+	if ev, ok := l.bodies[seq]; ok {
+		l.deleted[seq] = ev
+	}
 	delete(l.bodies, seq)
 	l.mu.Unlock()
 	l.note("delete")
