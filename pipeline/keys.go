@@ -166,7 +166,7 @@ func (k *keys) queued(key string, cost int64, maxWait time.Duration, maxWaiting 
 		if !s.lane.After(time.Now()) {
 			return
 		}
-		if maxWait > 0 && (s.each == 0 || time.Duration(s.cost+cost+maxHandedOut)*s.each > maxWait/2) {
+		if maxWait > 0 && (s.each == 0 || s.cost+cost+maxHandedOut > int64(maxWait/2/s.each)) {
 			return
 		}
 		if maxWaiting > 0 && s.waiting+1+maxHandedOut > maxWaiting/2 {

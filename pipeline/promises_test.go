@@ -253,6 +253,10 @@ func TestKeyThatIsKnownToWaitIsNotAskedFor(t *testing.T) {
 		if n, want := k.state("a").waiting, int64(cap/2-maxHandedOut); n != want {
 			t.Errorf("%d events wait when the limiter is asked again, want %d", n, want)
 		}
+		k.parked("a", LaneInfo{Waiting: 1_000_000, Each: 24 * time.Hour})
+		if k.queued("a", 1, most, 0) {
+			t.Error("a lane that takes longer than a duration can tell is believed to be within the longest wait")
+		}
 		k.parked("a", LaneInfo{Waiting: 2, Each: time.Minute})
 		k.parked("a", LaneInfo{Waiting: 1, Each: time.Minute})
 		if queued() {

@@ -217,7 +217,10 @@ func (a answer) decide(n, cost int64, r reply, each, allowance time.Duration) li
 		Verdict: limiter.Park, Reason: a.reason(), Ahead: a.ahead + n, AheadCost: a.ahead + a.extra + n*cost, Counted: a.code >= 0,
 		Remaining: remaining, Scarcest: int(a.scarcest),
 	}
-	if a.wait >= 0 {
+	switch longest := time.Duration(math.MaxInt64 / 2); {
+	case a.wait >= 0 && each > 0 && d.AheadCost > int64(longest/each):
+		d.Wait = longest // of a million events at 1/d: more than a duration can tell
+	case a.wait >= 0:
 		d.Wait = micros(a.wait) + time.Duration(d.AheadCost)*each
 	}
 	if n >= a.parked {

@@ -223,3 +223,11 @@ func TestTokenIsAsOldAsItsScript(t *testing.T) {
 		t.Errorf("after a call of 300 ms: %+v, %v, stale in %s", d, err, late)
 	}
 }
+
+func TestWaitOfManyEventsAtASlowLimitIsLong(t *testing.T) {
+	t.Parallel()
+	a := answer{code: 1, wait: 1000, ahead: 1_000_000}
+	if d := a.decide(0, 1, reply{}, 24*time.Hour, 0); d.Verdict != limiter.Overflow || d.Wait < 1000*24*time.Hour {
+		t.Errorf("the event behind a million at 1/d waits %s: %v", d.Wait, d.Verdict)
+	}
+}
