@@ -234,6 +234,7 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		Policy: w.cfg.Outage.Policy, Grace: w.cfg.Outage.Grace, Fleet: fleet, Pause: source.Pause, Resume: source.Resume,
 	})
 	background.Go(func() { limits.Run(running) })
+	w.registerSource(source)
 	look := &fleetLook{metrics.NewFleet(w.reg, fleetFresh), source, lanes, dead, store, fleet, w.log}
 	background.Go(func() { look.run(running) })
 	gossip := stream.NewGossip(nc, sc)
@@ -371,6 +372,11 @@ func (w *worker) registerUp() {
 func (w *worker) registerLimits(live *stream.Limits) {
 	w.gauge("sluice_limits_version", "The last change of limits that rules in this worker.", func() float64 { return float64(live.Version().Seq) })
 	w.gauge("sluice_limits_faults", "Entries in the bucket of limits that can't be understood and are ignored.", func() float64 { return float64(live.Faults()) })
+}
+
+func (w *worker) registerSource(source *stream.Source) {
+	metrics.Skipped(w.reg, "marker", func() float64 { return float64(source.Skipped().Markers) })
+	metrics.Skipped(w.reg, "schedule", func() float64 { return float64(source.Skipped().Schedules) })
 }
 
 func (w *worker) gauge(name, help string, value func() float64) {

@@ -22,6 +22,7 @@ var mayBeZero = map[string]string{
 	"sluice_lane_rebuilds_total":           "the index is never lost",
 	"sluice_orphans_total":                 "the index is never lost",
 	"sluice_source_redeliveries_total":     "nobody holds an event for as long as the source waits",
+	"sluice_source_skipped_total":          "the source holds nothing but events",
 	"sluice_late_tokens":                   "only a busy machine makes tokens late",
 	"sluice_limits_faults":                 "the operator makes no mistake",
 	"SluiceLimitsDiffer":                   "both workers go by the same limits",

@@ -114,6 +114,12 @@ func (o *Observer) vectors(auto promauto.Factory, sink string, classes []string)
 	}
 }
 
+// Skipped registers the count of the messages of the source of one kind that nobody meant as events.
+func Skipped(reg prometheus.Registerer, kind string, count func() float64) {
+	promauto.With(reg).NewCounterFunc(prometheus.CounterOpts{Name: "sluice_source_skipped_total",
+		Help: "Messages of the source that are no events, by kind: marker (of a deletion), schedule.", ConstLabels: prometheus.Labels{"kind": kind}}, count)
+}
+
 // Received counts a delivery from the source.
 func (o *Observer) Received(redelivered bool) {
 	o.received.Inc()

@@ -182,6 +182,14 @@ func (c Config) JetStream(nc *nats.Conn, opts ...jetstream.JetStreamOpt) (jetstr
 	return jetstream.New(nc, opts...)
 }
 
+// api is the prefix of the JetStream API, with the last dot.
+func (c Config) api() string {
+	if c.JSDomain != "" {
+		return "$JS." + c.JSDomain + ".API."
+	}
+	return jetstream.DefaultAPIPrefix
+}
+
 // validSubject says whether s may stand in a consumer's filter.
 func validSubject(s string) bool {
 	if s == "" || strings.ContainsAny(s, " \t\r\n") {

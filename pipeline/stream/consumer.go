@@ -15,19 +15,33 @@ const (
 	// ackWait is after how long an event whose worker died is given to another one.
 	ackWait    = 30 * time.Second
 	minAckWait = time.Second
+	minExpires = time.Second
 	maxWaiting = 4096 // pulls at a time, of all workers together
 )
 
-// binding is a consumer of the source that was found fit, and whose it is.
+// binding is a consumer of the source, and whose it is.
 type binding struct {
 	consumer jetstream.Consumer
-	ackWait  time.Duration
 	stream   int64     // creation time of the stream: its identity
 	made     time.Time // creation time of the consumer: its identity
 	last     uint64    // consumer sequence of the last delivery
 	floor    uint64    // stream sequence below which all is acknowledged
-	paused   bool
-	pending  uint64 // events not delivered yet
+
+	unfit     error // why it must not be asked for events; nil: it may
+	schedules bool  // the stream takes messages that NATS itself publishes later
+	keeps     bool  // the stream keeps what is acknowledged
+
+	taken []string // the subjects of the stream
+
+	// As configured; it may be changed while it is in use.
+	ackWait    time.Duration
+	maxBatch   int // of a request; 0: any
+	maxExpires time.Duration
+}
+
+// configured takes over what may be changed in a consumer without harm.
+func (b *binding) configured(c jetstream.ConsumerConfig) {
+	b.ackWait, b.maxBatch, b.maxExpires = shortestWait(c), c.MaxRequestBatch, c.MaxRequestExpires
 }
 
 func wantedConsumer(cfg Config) jetstream.ConsumerConfig {
@@ -49,6 +63,9 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream, cfg Config) (Ac
 	action := Action{Object: fmt.Sprintf("consumer %s of stream %s", cfg.consumer(), cfg.Stream), Did: "exists"}
 	b, err := bind(ctx, js, cfg)
 	switch {
+	case err == nil && b.unfit != nil:
+		action.Did = "differs"
+		return action, b.unfit
 	case err == nil:
 		action.Detail = differsConsumer(cfg, b.consumer.CachedInfo().Config)
 		if action.Detail != "" {
@@ -58,8 +75,9 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream, cfg Config) (Ac
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return Action{}, nil // told by ensureSource
 	case errors.Is(err, jetstream.ErrConsumerNotFound) && cfg.Setup != SetupOff:
-		action.Did = "created"
-		return action, createConsumer(ctx, js, cfg, 0)
+		begins, err := makeConsumer(ctx, js, cfg, storedFloor{})
+		action.Did, action.Detail = "created", "it begins "+begins
+		return action, err
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		action.Did = "missing"
 	case isFault(err):
@@ -79,7 +97,10 @@ func createConsumer(ctx context.Context, js jetstream.JetStream, cfg Config, flo
 	}
 	_, err := js.CreateConsumer(ctx, cfg.Stream, want)
 	if errors.Is(err, jetstream.ErrConsumerExists) {
-		_, err = bind(ctx, js, cfg)
+		b, err := bind(ctx, js, cfg)
+		if err == nil {
+			err = b.unfit
+		}
 		return err
 	}
 	doing := fmt.Sprintf("creating consumer %s of stream %s", cfg.consumer(), cfg.Stream)
@@ -115,24 +136,26 @@ func bind(ctx context.Context, js jetstream.JetStream, cfg Config) (binding, err
 		return binding{}, fmt.Errorf("%s: the stream was created anew in the meantime", doing)
 	}
 	info := consumer.CachedInfo()
-	if unfit := compareConsumer(cfg, info.Config, after.Config.Subjects); len(unfit) > 0 {
-		return binding{}, unfitConsumer(cfg, unfit)
+	b := binding{
+		consumer: consumer, stream: before, made: info.Created, last: info.Delivered.Consumer, floor: info.AckFloor.Stream,
+		taken: after.Config.Subjects, schedules: after.Config.AllowMsgSchedules, keeps: after.Config.Retention == jetstream.LimitsPolicy,
+		unfit: compareConsumer(cfg, info.Config, after.Config.Subjects),
 	}
-	return binding{
-		consumer: consumer, ackWait: shortestWait(info.Config), stream: before, made: info.Created,
-		last: info.Delivered.Consumer, floor: info.AckFloor.Stream, paused: info.Paused, pending: info.NumPending,
-	}, nil
+	b.configured(info.Config)
+	return b, nil
 }
 
 func unfitConsumer(cfg Config, unfit []string) error {
+	if len(unfit) == 0 {
+		return nil
+	}
 	return &Fault{Text: fmt.Sprintf("consumer %s of stream %s can't be used: %s: name another one (SLUICE_CONSUMER), which sluice creates, "+
 		"or delete this one", cfg.consumer(), cfg.Stream, strings.Join(unfit, "; "))}
 }
 
-// compareConsumer lists what in a consumer would lose events, withhold them or deliver others.
-//
-// taken are the subjects of the stream.
-func compareConsumer(cfg Config, is jetstream.ConsumerConfig, taken []string) []string {
+// compareConsumer says what in a consumer would lose events, withhold them or deliver others; nil: nothing does. taken are the
+// subjects of the stream.
+func compareConsumer(cfg Config, is jetstream.ConsumerConfig, taken []string) error {
 	var unfit []string
 	check := func(ok bool, field string, isValue, wantValue any) {
 		if !ok {
@@ -147,10 +170,11 @@ func compareConsumer(cfg Config, is jetstream.ConsumerConfig, taken []string) []
 	check(shortestWait(is) >= minAckWait, "ack_wait", shortestWait(is), "at least 1s")
 	check(!is.HeadersOnly, "headers_only", is.HeadersOnly, false)
 	check(len(is.PriorityGroups) == 0, "priority_groups", is.PriorityGroups, "none")
-	check(is.MaxRequestBatch <= 0 || is.MaxRequestBatch >= pullMessages, "max_batch", is.MaxRequestBatch, pullMessages)
-	check(is.MaxRequestExpires <= 0 || is.MaxRequestExpires >= pullExpiry, "max_expires", is.MaxRequestExpires, pullExpiry)
+	check(is.MaxRequestExpires <= 0 || is.MaxRequestExpires >= minExpires, "max_expires", is.MaxRequestExpires, "at least "+minExpires.String())
 	check(is.MaxRequestMaxBytes <= 0, "max_bytes", is.MaxRequestMaxBytes, "none")
-	return unfit
+	check(is.DeliverPolicy != jetstream.DeliverLastPerSubjectPolicy, "deliver_policy", is.DeliverPolicy, jetstream.DeliverAllPolicy)
+	check(is.ReplayPolicy == jetstream.ReplayInstantPolicy, "replay_policy", is.ReplayPolicy, jetstream.ReplayInstantPolicy)
+	return unfitConsumer(cfg, unfit)
 }
 
 // differsConsumer says what in a usable consumer isn't as sluice would have made it.
@@ -166,6 +190,12 @@ func differsConsumer(cfg Config, is jetstream.ConsumerConfig) string {
 	if is.InactiveThreshold > 0 {
 		differs = append(differs, fmt.Sprintf("inactive_threshold is %v: NATS deletes it, and its memory of what was delivered, "+
 			"when no worker ran for so long", is.InactiveThreshold))
+	}
+	if is.MemoryStorage {
+		differs = append(differs, "mem_storage is set: its memory of what was delivered is lost when NATS restarts")
+	}
+	if is.MaxRequestBatch > 0 && is.MaxRequestBatch < usualLimits.events/8 {
+		differs = append(differs, fmt.Sprintf("max_batch is %d: small requests make it slow", is.MaxRequestBatch))
 	}
 	return strings.Join(differs, "; ")
 }

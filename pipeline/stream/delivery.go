@@ -1,9 +1,10 @@
 package stream
 
 import (
+	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"sluice/pipeline"
 )
@@ -11,7 +12,7 @@ import (
 // delivery is one event with the right to settle it. Its list fields and settled belong to the source's mutex.
 type delivery struct {
 	source *Source
-	msg    jetstream.Msg
+	reply  string // where it is acknowledged
 	event  pipeline.Event
 	again  bool
 	size   int64
@@ -34,14 +35,42 @@ type outcome uint8
 const (
 	acked outcome = iota
 	handedBack
+	putOff     // handed back, but not to be delivered for scheduleAgain
+	inProgress // not settled yet
 )
 
+// words are what JetStream calls the outcomes.
+var words = [...][]byte{
+	acked: []byte("+ACK"), handedBack: []byte("-NAK"), inProgress: []byte("+WPI"),
+	putOff: fmt.Appendf(nil, `-NAK {"delay": %d}`, scheduleAgain.Nanoseconds()),
+}
+
 // tell sends the outcome to the server, which doesn't answer.
-func (d *delivery) tell(o outcome) error {
-	if o == handedBack {
-		return d.msg.Nak()
+func (d *delivery) tell(o outcome) error { return d.source.nc.Publish(d.reply, words[o]) }
+
+// newDelivery reads a message of the source.
+func (s *Source) newDelivery(ses *session, msg *nats.Msg, meta *nats.MsgMetadata) *delivery {
+	source := pipeline.SourceID{Stream: meta.Stream, Created: ses.identity, Seq: meta.Sequence.Stream}
+	header := pipeline.Header(msg.Header)
+	id := pipeline.EventID(header, source)
+	if _, replayed := pipeline.Replayed(header); replayed {
+		header = producerHeader(msg.Header)
 	}
-	return d.msg.Ack()
+	return &delivery{
+		source: s,
+		reply:  msg.Reply,
+		event: pipeline.Event{
+			ID:      id,
+			Subject: msg.Subject,
+			Header:  header,
+			Data:    msg.Data,
+			Time:    meta.Timestamp,
+			Source:  source,
+		},
+		again: meta.NumDelivered > 1,
+		size:  int64(len(msg.Data) + headerSize(msg.Header) + len(msg.Subject)),
+		sign:  time.Now(),
+	}
 }
 
 // debt is a settlement that the server has to be told of.
@@ -62,14 +91,23 @@ func (s *Source) settle(d *delivery, o outcome) {
 	if d.settled {
 		return
 	}
+	if o == handedBack && s.unfit != nil && !s.closed() {
+		// A consumer that is configured otherwise than sluice needs it may never deliver the event again, so it stays here.
+		d.again = true
+		s.queue = append(s.queue, d)
+		signal(s.arrived)
+		return
+	}
 	d.settled = true
 	s.held.remove(d)
-	if !s.crowded() {
-		signal(s.room)
-		if s.full && s.roomy() {
-			signal(s.kick)
-		}
+	if events, _ := s.room(); events > 0 {
+		signal(s.kick)
 	}
+	s.owe(d, o)
+}
+
+// owe has the server told of a settlement within a moment. The mutex is held.
+func (s *Source) owe(d *delivery, o outcome) {
 	s.owed = append(s.owed, debt{d, o})
 	if !s.paying {
 		s.paying = true
@@ -83,14 +121,14 @@ func (s *Source) settle(d *delivery, o outcome) {
 func (s *Source) payDebts() {
 	s.telling.Lock() // who returns from here knows that all is told that was owed before
 	defer s.telling.Unlock()
-	connected := s.js.Conn().IsConnected()
+	connected := s.nc.IsConnected()
 	s.mu.Lock()
 	s.paying = false
 	if !connected || !s.sure {
 		s.mu.Unlock()
 		return
 	}
-	owed, identity := s.owed, s.identity
+	owed, identity := s.owed, s.bound.stream
 	s.owed = nil
 	s.mu.Unlock()
 	for i, debt := range owed {

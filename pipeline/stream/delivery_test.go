@@ -126,9 +126,9 @@ func TestSettlementIsCheckedWhenItIsTold(t *testing.T) {
 	s.payDebts()
 	eventually(t, "the first is acked when all is sure again", func() bool { return pending() == 1 })
 
-	settle(events[1], func() { s.identity++ })
+	settle(events[1], func() { s.bound.stream++ })
 	s.mu.Lock()
-	s.identity--
+	s.bound.stream--
 	owed := len(s.owed)
 	s.mu.Unlock()
 	s.payDebts()

@@ -113,10 +113,7 @@ func Newest(ctx context.Context, js jetstream.JetStream, cfg Config, n int) ([]*
 // probe is a request that the server refuses for its content, so that nothing is stored, delivered or deleted.
 func Denied(ctx context.Context, js jetstream.JetStream, cfg Config) ([]string, error) {
 	nc, n := js.Conn(), cfg.names()
-	api := jetstream.DefaultAPIPrefix
-	if cfg.JSDomain != "" {
-		api = "$JS." + cfg.JSDomain + ".API."
-	}
+	api := cfg.api()
 	lanes, dlq, limits, consumer := n.LanesStream(), n.DLQStream(), n.limitsStream(), cfg.Stream+"."+cfg.consumer()
 	oldest := api + "STREAM.MSG.GET." + cfg.Stream
 	if s, err := js.Stream(ctx, cfg.Stream); err == nil && s.CachedInfo().Config.AllowDirect {
@@ -130,7 +127,7 @@ func Denied(ctx context.Context, js jetstream.JetStream, cfg Config) ([]string, 
 		api + "CONSUMER.MSG.NEXT." + lanes + ".check", api + "CONSUMER.DELETE." + lanes + ".check",
 		api + "CONSUMER.INFO." + lanes + ".check", api + "STREAM.INFO." + dlq,
 		api + "STREAM.INFO." + limits, api + "CONSUMER.CREATE." + limits + ".check", api + "CONSUMER.DELETE." + limits + ".check",
-		"$JS.FC." + limits + ".check",
+		"$JS.FC." + limits + ".check", api + "STREAM.INFO." + n.stateStream(), "$KV." + n.StateBucket() + ".check",
 		n.Lane("check"), n.Dead(pipeline.NoKey, "check"), n.Cooling(), n.Worker(),
 	} {
 		msg := nats.NewMsg(subject)
@@ -139,7 +136,7 @@ func Denied(ctx context.Context, js jetstream.JetStream, cfg Config) ([]string, 
 		if strings.HasPrefix(subject, "$JS.ACK.") {
 			msg.Data = []byte("+WPI") // work in progress, for a delivery there never was
 		}
-		if strings.HasPrefix(subject, n.name+".") {
+		if strings.HasPrefix(subject, n.name+".") || strings.HasPrefix(subject, "$KV.") {
 			msg.Header.Set(jetstream.ExpectedStreamHeader, "none") // so that no stream stores it
 		}
 		refused, err := refusal(ctx, nc, func() error { return nc.PublishMsg(msg) })

@@ -66,8 +66,11 @@ func limitKey(p limiter.Place) string {
 	if p.Name == "" {
 		return string(p.Source)
 	}
-	return string(p.Source) + "." + strings.ReplaceAll(limiter.EncodeKey(p.Name), "%", "=")
+	return string(p.Source) + "." + kvToken(p.Name)
 }
+
+// kvToken is a name as it stands in a KV key.
+func kvToken(name string) string { return strings.ReplaceAll(limiter.EncodeKey(name), "%", "=") }
 
 func placeOf(key string) (limiter.Place, error) {
 	source, token, named := strings.Cut(key, ".")

@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"sluice/pipeline"
 )
 
 // errDoubtful says that the consumer may be another one than a moment ago.
@@ -72,5 +70,3 @@ func (s *Source) askFloor(ctx context.Context, b binding) (*jetstream.ConsumerIn
 	}
 	return info, nil
 }
-
-var _ pipeline.Source = (*Source)(nil)

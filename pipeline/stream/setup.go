@@ -23,7 +23,7 @@ type Action struct {
 }
 
 var setupSteps = []func(context.Context, jetstream.JetStream, Config) (Action, error){
-	ensureSource, ensureConsumer, ensureLanes, ensureDLQ, ensureLimits,
+	ensureSource, ensureConsumer, ensureLanes, ensureDLQ, ensureLimits, ensureState,
 }
 
 // Setup makes sure that the streams and the consumer are there and fit, and says what it found and did. It creates what
@@ -61,8 +61,8 @@ func ensureSource(ctx context.Context, js jetstream.JetStream, cfg Config) (Acti
 	switch {
 	case err == nil:
 		action.Did = "exists"
-		if missing := notTaken(cfg.Subjects, s.CachedInfo().Config); len(missing) > 0 {
-			action.Did, action.Detail = "differs", "it doesn't take "+strings.Join(missing, ", ")+" of SLUICE_SUBJECTS"
+		if differs := differsSource(cfg, s.CachedInfo().Config); len(differs) > 0 {
+			action.Did, action.Detail = "differs", strings.Join(differs, "; ")
 		}
 		return action, nil
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
@@ -83,6 +83,26 @@ func ensureSource(ctx context.Context, js jetstream.JetStream, cfg Config) (Acti
 	}
 	action.Did = "created"
 	return action, nil
+}
+
+// differsSource says what in a source stream keeps events from coming, or puts messages into it that are no events.
+func differsSource(cfg Config, is jetstream.StreamConfig) []string {
+	var differs []string
+	if missing := notTaken(cfg.Subjects, is); len(missing) > 0 {
+		differs = append(differs, "it doesn't take "+strings.Join(missing, ", ")+" of SLUICE_SUBJECTS")
+	}
+	if is.AllowMsgSchedules {
+		text := "it takes schedules (allow_msg_schedules): what NATS publishes at their time is pushed, they themselves are not"
+		if is.Retention != jetstream.LimitsPolicy {
+			text += ", and until then they stay unacknowledged, which holds up all keys with SLUICE_KEY_CONCURRENCY=1: " +
+				"keep their subjects out of SLUICE_SUBJECTS"
+		}
+		differs = append(differs, text)
+	}
+	if is.SubjectDeleteMarkerTTL > 0 || strings.HasPrefix(is.Name, "KV_") {
+		differs = append(differs, "it holds delete markers (subject_delete_marker_ttl, or a KV bucket's): they are acknowledged and not pushed")
+	}
+	return differs
 }
 
 func sourceMissing(cfg Config, err error) error {

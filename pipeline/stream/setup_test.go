@@ -28,7 +28,7 @@ func TestSetupCreatesThenFinds(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "stream EVENTS " + did + ", consumer sluice of stream EVENTS " + did + ", stream SLUICE_LANES " + did + ", stream SLUICE_DLQ " + did +
-			", KV bucket sluice_limits " + did
+			", KV bucket sluice_limits " + did + ", KV bucket sluice_state " + did
 		if got := dids(actions); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -123,7 +123,9 @@ func TestUnfitConsumerIsAFaultWithFieldAndRemedy(t *testing.T) {
 		{"wait", func(c *jetstream.ConsumerConfig) { c.AckWait = 100 * time.Millisecond }, "ack_wait is 100ms, wanted at least 1s"},
 		{"backoff", func(c *jetstream.ConsumerConfig) { c.BackOff = []time.Duration{time.Millisecond} }, "ack_wait is 1ms"},
 		{"headers", func(c *jetstream.ConsumerConfig) { c.HeadersOnly = true }, "headers_only is true, wanted false"},
-		{"batch", func(c *jetstream.ConsumerConfig) { c.MaxRequestBatch = 10 }, "max_batch is 10, wanted 500"},
+		{"expires", func(c *jetstream.ConsumerConfig) { c.MaxRequestExpires = 100 * time.Millisecond }, "max_expires is 100ms, wanted at least 1s"},
+		{"last", func(c *jetstream.ConsumerConfig) { c.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy }, "deliver_policy is last_per_subject, wanted all"},
+		{"replay", func(c *jetstream.ConsumerConfig) { c.ReplayPolicy = jetstream.ReplayOriginalPolicy }, "replay_policy is original, wanted instant"},
 	} {
 		config := good
 		config.Durable = c.name
@@ -184,7 +186,7 @@ func TestMissingObjectsAreFaultsWithRemedies(t *testing.T) {
 	cfg.Setup = SetupOwn
 	actions, err := Setup(t.Context(), js, cfg)
 	wantText(t, err, "there is no stream EVENTS", "create it", "SLUICE_SETUP=all", "SLUICE_STREAM")
-	if got, want := dids(actions), "stream EVENTS missing, stream SLUICE_LANES created, stream SLUICE_DLQ created, KV bucket sluice_limits created"; got != want {
+	if got, want := dids(actions), "stream EVENTS missing, stream SLUICE_LANES created, stream SLUICE_DLQ created, KV bucket sluice_limits created, KV bucket sluice_state created"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	off := cfg

@@ -8,22 +8,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sluice/pipeline"
 )
 
-// How much a worker takes from the source ahead of its work. Beyond mostEvents or mostBytes in hand nothing more is taken
-// from the client's buffer, which holds at most pullMessages more: 2,000 events and 64 MiB unsettled in all.
+// How much a worker has of the source unsettled at most: what it has in hand and what it has asked for.
 const (
 	mostEvents = 1500
 	mostBytes  = 48 << 20
-
-	pullMessages  = 500
-	pullBytes     = 8 << 20 // of one request; two may be on their way
-	pullExpiry    = 10 * time.Second
-	pullHeartbeat = 2 * time.Second
 )
+
+// keepPause is the longest between two looks at what is in hand: ack_wait may become shorter at any time.
+const keepPause = 250 * time.Millisecond
 
 // ErrStopped is what Next returns after Stop.
 var ErrStopped = errors.New("the source was stopped")
@@ -32,54 +30,56 @@ var ErrStopped = errors.New("the source was stopped")
 type limits struct {
 	events int
 	bytes  int64
-	idle   time.Duration // nothing arrived for so long: ask the server whether it has something
+	idle   time.Duration // between two looks at the consumer
 	absent time.Duration // for how long a stream that is gone may be on its way back
+	beat   time.Duration // of the server while it has no events
 }
 
-var usualLimits = limits{events: mostEvents, bytes: mostBytes, idle: 10 * time.Second, absent: 30 * time.Second}
+var usualLimits = limits{events: mostEvents, bytes: mostBytes, idle: 10 * time.Second, absent: 30 * time.Second, beat: 2 * time.Second}
 
-// Source hands out the events of the producers' stream. Three goroutines serve it: the client's, which only takes events
-// into the queue (receive); one that keeps them coming through all that may happen to the consumer (tend); and one that
-// tells the server which events are still in hand, so that no other worker gets them (keep).
+// Source hands out the events of the producers' stream. It asks the server for as many as it has room for, one request at a
+// time (pull.go). One goroutine makes the requests and keeps them answered through all that may happen to the consumer
+// (tend.go), another tells the server which events are still in hand, so that no other worker gets them (keep).
 type Source struct {
 	js     jetstream.JetStream
+	nc     *nats.Conn
 	cfg    Config
 	log    *slog.Logger
 	limits limits
+	floor  *floorKeeper
 
 	arrived chan struct{} // the queue isn't empty; holds one
-	room    chan struct{} // there is room for one more; holds one
 	kick    chan struct{} // tend has something to do; holds one
 	stopped chan struct{} // closed by Stop
 	failed  chan struct{} // closed when err is set
 
 	stopTending context.CancelFunc
 	goroutines  sync.WaitGroup // tend and keep
-	sessions    sync.WaitGroup // until the client's buffer of each is empty
+	sessions    sync.WaitGroup // until all that was sent to each has been received
 
 	telling sync.Mutex // held while the server is told of settlements
 
 	mu       sync.Mutex
 	err      error       // final
-	stopping bool        // nothing is taken in any more
-	paused   bool        // nothing is taken in for now
-	eased    bool        // only what Next waits for is taken in
+	stopping bool        // nothing is asked for any more
+	paused   bool        // nothing is asked for for now
+	eased    bool        // only what Next waits for is asked for
 	wanted   bool        // while eased: Next waits
 	queue    []*delivery // not handed out yet, oldest first
 	held     *deliveries // all unsettled, those of the queue too
 	owed     []debt      // settled, but not told to the server yet
 	paying   bool        // payDebts will be called within a moment
 
-	// sure says that the stream and the consumer are known to be those with the identity below. While they may be others
-	// nothing is settled at the server: the same sequences could be other events.
+	// sure says that the stream and the consumer are known to be those of bound. While they may be others nothing is settled at the
+	// server: the same sequences could be other events.
 	sure     bool
-	identity int64 // creation time of the stream
 	bound    binding
-	ackWait  time.Duration
-	session  *session // nil: not pulling
-	full     bool     // pulling ended because there was no room
-	last     time.Time
-	restarts int // sessions replaced because nothing came; for tests
+	unfit    error     // why the consumer, as it is configured now, must not be asked for events; nil: it may
+	session  *session  // nil: nothing is asked for
+	suspect  bool      // something about the consumer looks odd: ask about it soon
+	last     time.Time // when the last event came
+	restarts int       // sessions replaced because nothing came; for tests
+	skipped  Skipped
 }
 
 // OpenSource begins to pull events from the consumer that [Setup] has made. ctx only bounds the opening.
@@ -89,13 +89,17 @@ func OpenSource(ctx context.Context, js jetstream.JetStream, cfg Config, log *sl
 
 func openSource(ctx context.Context, js jetstream.JetStream, cfg Config, log *slog.Logger, limits limits) (*Source, error) {
 	s := &Source{
-		js: js, cfg: cfg, log: log, limits: limits,
-		arrived: make(chan struct{}, 1), room: make(chan struct{}, 1), kick: make(chan struct{}, 1),
+		js: js, nc: js.Conn(), cfg: cfg, log: log, limits: limits, floor: &floorKeeper{js: js, cfg: cfg},
+		arrived: make(chan struct{}, 1), kick: make(chan struct{}, 1),
 		stopped: make(chan struct{}), failed: make(chan struct{}),
-		held: newDeliveries(), ackWait: ackWait, last: time.Now(),
+		held: newDeliveries(), last: time.Now(),
 	}
 	t := newTender(s)
-	if err := t.begin(ctx); err != nil {
+	err := t.begin(ctx)
+	if err == nil {
+		err = s.unfit // at the start whoever has configured it is still there
+	}
+	if err != nil {
 		t.close()
 		return nil, err
 	}
@@ -148,162 +152,120 @@ func (s *Source) take() *delivery {
 	return d
 }
 
-// crowded says that no more is to be taken in.
-func (s *Source) crowded() bool {
-	return s.held.count >= s.limits.events || s.held.bytes >= s.limits.bytes
+// Pause ends pulling until Resume, for a worker that can't work while others can: all that has come and wasn't handed out
+// goes back to the server at once. What was handed out stays with its holders, and is kept from others until it is settled.
+func (s *Source) Pause() {
+	s.sendBack(func() bool {
+		was := s.closed()
+		s.paused = true
+		return !was
+	})
 }
 
-// roomy says that enough has been settled to pull again.
-func (s *Source) roomy() bool {
-	return s.held.count <= s.limits.events*2/3 && s.held.bytes <= s.limits.bytes*2/3
-}
-
-// receive takes an event in; it is called by the client, one event at a time for each session.
-func (s *Source) receive(ses *session, msg jetstream.Msg) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		s.log.Error("a message came that JetStream didn't send", "subject", msg.Subject())
-		return
-	}
-	d := s.newDelivery(ses, msg, meta)
+// Resume pulls again.
+func (s *Source) Resume() {
 	s.mu.Lock()
-	if meta.Sequence.Consumer <= ses.last {
-		// The consumer counts anew: it, and perhaps its stream, is another one. Whose event this is has to be found out.
-		ses.doubtful = true
-		s.doubt(ses)
-	}
-	ses.last, ses.missed = meta.Sequence.Consumer, 0
-	s.last = d.sign
-	s.waitForRoom(ses)
-	if s.closed() || ses.doubtful || s.eased && !s.wanted {
-		s.mu.Unlock()
-		_ = msg.Nak()
-		return
-	}
-	s.held.push(d)
-	s.queue = append(s.queue, d)
-	if s.eased {
-		s.wanted = false
-		s.drain(ses)
-	}
-	s.mu.Unlock()
-	signal(s.arrived)
-}
-
-// waitForRoom holds the client up while too much is in hand. What waits in its buffer behind this event is not protected
-// by keep, so that it doesn't wait for long: then pulling ends, and the rest of the buffer is taken in all the same. The
-// mutex is held, but not while waiting.
-func (s *Source) waitForRoom(ses *session) {
-	if !s.crowded() || s.closed() || ses.draining {
-		return
-	}
-	timer := time.NewTimer(s.ackWait / 6)
-	defer timer.Stop()
-	for s.crowded() && !s.closed() && !ses.draining {
-		s.mu.Unlock()
-		patient := true
-		select {
-		case <-s.room:
-		case <-ses.drained:
-		case <-timer.C:
-			patient = false
-		}
-		s.mu.Lock()
-		if !patient && !ses.draining {
-			s.full = true
-			s.drain(ses)
-		}
+	defer s.mu.Unlock()
+	if s.paused {
+		s.paused = false
+		signal(s.kick)
 	}
 }
 
-func (s *Source) newDelivery(ses *session, msg jetstream.Msg, meta *jetstream.MsgMetadata) *delivery {
-	source := pipeline.SourceID{Stream: meta.Stream, Created: ses.identity, Seq: meta.Sequence.Stream}
-	header := pipeline.Header(msg.Headers())
-	id := pipeline.EventID(header, source)
-	if _, replayed := pipeline.Replayed(header); replayed {
-		header = producerHeader(msg.Headers())
-	}
-	return &delivery{
-		source: s,
-		msg:    msg,
-		event: pipeline.Event{
-			ID:      id,
-			Subject: msg.Subject(),
-			Header:  header,
-			Data:    msg.Data(),
-			Time:    meta.Timestamp,
-			Source:  source,
-		},
-		again: meta.NumDelivered > 1,
-		size:  int64(len(msg.Data()) + headerSize(msg.Headers()) + len(msg.Subject())),
-		sign:  time.Now(),
-	}
-}
-
-// keep tells the server of each event in hand before its AckWait runs out, and of settlements that couldn't be told before.
-func (s *Source) keep(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		wait := s.ackWait
-		s.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(max(wait/12, 20*time.Millisecond)):
-		}
-		s.payDebts()
-		now := time.Now()
-		s.mu.Lock()
-		var old []*delivery
-		if s.sure {
-			old = s.held.olderThan(now.Add(-wait/3), now)
-		}
-		identity := s.identity
-		s.mu.Unlock()
-		for _, d := range old {
-			if d.event.Source.Created == identity {
-				_ = d.msg.InProgress() // unsent: it is redelivered, and told apart by its source identity
-			}
-		}
-	}
+// Ease makes Next take one event from the server at a time, and only when it is called, for a worker that can hardly work. All
+// that has come and wasn't handed out goes back to the server at once. Ease(false) ends that.
+func (s *Source) Ease(on bool) {
+	s.sendBack(func() bool {
+		was := s.eased
+		s.eased, s.wanted = on, false
+		return was != on
+	})
+	signal(s.arrived) // so that a waiting Next is known to want one
 }
 
 // Stop ends pulling. All that has come and wasn't handed out goes back to the server at once, for other workers; what was
 // handed out stays with its holders, and is kept from others until it is settled or Close is called.
 func (s *Source) Stop() {
+	s.sendBack(func() bool {
+		was := s.stopping
+		s.stopping = true
+		if !was {
+			close(s.stopped)
+		}
+		return !was
+	})
+	s.payDebts()
+}
+
+// sendBack makes a change to what is asked for: what was asked for under the old rule is asked for no more, and what came and
+// wasn't handed out goes back. change says whether there is one, and is called with the mutex held.
+func (s *Source) sendBack(change func() bool) {
 	s.mu.Lock()
-	if s.stopping {
+	if !change() {
 		s.mu.Unlock()
 		return
 	}
-	s.stopping = true
-	close(s.stopped)
 	back := s.queue
 	s.queue = nil
 	if s.session != nil {
 		s.drain(s.session)
 	}
 	s.mu.Unlock()
+	signal(s.kick)
 	for _, d := range back {
 		s.settle(d, handedBack)
 	}
-	s.payDebts()
 }
 
-// Close stops the source, waits until the client's buffer has gone back, and sends what is still to be told, all until ctx
-// ends; without a connection it waits for nothing. Events that are handed out and unsettled are no longer kept from other
+// closed says that nothing is asked for. The mutex is held.
+func (s *Source) closed() bool { return s.stopping || s.paused }
+
+// keep tells the server of each event in hand before its AckWait runs out, of settlements that couldn't be told before, and of the
+// consumer's floor.
+func (s *Source) keep(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		wait := s.bound.ackWait
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(min(wait/12, keepPause), 20*time.Millisecond)):
+		}
+		s.payDebts()
+		now := time.Now()
+		s.mu.Lock()
+		var old []*delivery
+		if s.sure {
+			old = s.held.olderThan(now.Add(-s.bound.ackWait/3), now)
+		}
+		identity := s.bound.stream
+		s.mu.Unlock()
+		for _, d := range old {
+			if d.event.Source.Created == identity {
+				_ = d.tell(inProgress) // unsent: it is redelivered, and told apart by its source identity
+			}
+		}
+		storing, cancel := context.WithTimeout(ctx, wait/6)
+		s.floor.store(storing)
+		cancel()
+	}
+}
+
+// Close stops the source, waits until all that the server has sent has gone back, and sends what is still to be told, all until
+// ctx ends; without a connection it waits for nothing. Events that are handed out and unsettled are no longer kept from other
 // workers.
 func (s *Source) Close(ctx context.Context) error {
 	s.Stop()
-	emptied := make(chan struct{})
+	received := make(chan struct{})
 	go func() {
 		s.sessions.Wait()
-		close(emptied)
+		close(received)
 	}()
-	connected := s.js.Conn().IsConnected()
+	connected := s.nc.IsConnected()
 	if connected {
 		select {
-		case <-emptied:
+		case <-received:
 		case <-ctx.Done():
 		}
 	}
@@ -315,10 +277,25 @@ func (s *Source) Close(ctx context.Context) error {
 	s.payDebts()
 	flush, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := s.js.Conn().FlushWithContext(flush); err != nil {
-		return explain(s.js.Conn(), "closing the source", err)
+	if err := s.nc.FlushWithContext(flush); err != nil {
+		return explain(s.nc, "closing the source", err)
 	}
+	s.storeFloor(flush)
 	return nil
+}
+
+// storeFloor stores the floor as it is now, so that a consumer that is removed while no worker runs is made again from there.
+func (s *Source) storeFloor(ctx context.Context) {
+	s.mu.Lock()
+	b, sure := s.bound, s.sure
+	s.mu.Unlock()
+	if !sure {
+		return
+	}
+	if info, err := s.askFloor(ctx, b); err == nil {
+		s.floor.saw(floorOf(info), b.stream)
+		s.floor.store(ctx)
+	}
 }
 
 // fail ends the source for good.
@@ -338,3 +315,5 @@ func signal(flag chan struct{}) {
 	default:
 	}
 }
+
+var _ pipeline.Source = (*Source)(nil)

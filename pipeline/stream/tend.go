@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -11,72 +10,29 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// lostBeats is after how many missing heartbeats in a row the consumer is looked at.
-const lostBeats = 3
+// lookGap lies at least between two questions about the consumer, should each answer lead to the next.
+const lookGap = 100 * time.Millisecond
 
-// sessionGap lies at least between two sessions, should each end as soon as it begins.
-const sessionGap = 100 * time.Millisecond
-
-// session is one run of the client's Consume. A source has at most one that pulls; others may still be emptying their
-// buffers. All but drained belongs to the source's mutex.
-type session struct {
-	identity int64 // creation time of the stream that its events are of
-	consume  jetstream.ConsumeContext
-	drained  chan struct{} // closed with draining
-	draining bool          // pulls no more
-	most     int           // events of one request
-	doubtful bool          // the consumer changed under it; its events go back
-	last     uint64        // consumer sequence of the last event
-	missed   int           // heartbeats in a row
-}
-
-// drain ends the pulling of a session; what its buffer holds is still received. The mutex is held.
-func (s *Source) drain(ses *session) {
-	if ses.draining {
-		return
-	}
-	ses.draining = true
-	close(ses.drained)
-	if s.session == ses {
-		s.session = nil
-	}
-	if ses.consume != nil {
-		ses.consume.Drain()
-	}
-	signal(s.kick)
-}
-
-// doubt is called when the consumer may be another one than before. The mutex is held.
-func (s *Source) doubt(ses *session) {
-	s.sure = false
-	if ses != nil {
-		s.drain(ses)
-	}
-}
-
-// tender keeps events coming: it begins sessions, ends those that have gone silent, and finds or makes the consumer again.
+// tender keeps events coming: it makes the requests, replaces those that are lost, and finds or makes the consumer again.
 // Its fields belong to one goroutine.
 type tender struct {
 	s      *Source
 	status chan nats.Status
 
-	consumer jetstream.Consumer
-	made     time.Time // creation time of the consumer
-	floor    uint64    // stream sequence below which all was acknowledged when last asked
-	looked   time.Time // when last asked
-	begun    time.Time // when begin was last called
-	gone     time.Time // since when the stream is missing; zero: it isn't
-	said     string    // trouble logged last
-	saidAt   time.Time
-	retry    time.Duration
+	looked time.Time // when the consumer was last asked about
+	begun  time.Time // when begin was last called
+	gone   time.Time // since when the stream is missing; zero: it isn't
+	said   string    // trouble logged last
+	saidAt time.Time
+	retry  time.Duration
 }
 
 func newTender(s *Source) *tender {
-	status := s.js.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
+	status := s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	return &tender{s: s, status: status, retry: retryFirst}
 }
 
-func (t *tender) close() { t.s.js.Conn().RemoveStatusListener(t.status) }
+func (t *tender) close() { t.s.nc.RemoveStatusListener(t.status) }
 
 func (t *tender) run(ctx context.Context) {
 	defer t.close()
@@ -92,9 +48,9 @@ func (t *tender) run(ctx context.Context) {
 		case status := <-t.status:
 			switch status {
 			case nats.RECONNECTING:
-				// While there is no connection anything may happen to the stream.
+				// While there is no connection anything may happen to the stream. The client would ask again as soon as it is connected.
 				t.s.mu.Lock()
-				t.s.doubt(nil)
+				t.s.doubt()
 				t.s.mu.Unlock()
 			case nats.CLOSED:
 				t.s.fail(errors.New("the connection to NATS was closed"))
@@ -106,64 +62,85 @@ func (t *tender) run(ctx context.Context) {
 // step does what is due and says how long there is nothing more to do.
 func (t *tender) step(ctx context.Context) time.Duration {
 	s := t.s
-	s.mu.Lock()
-	if s.full && s.roomy() {
-		s.full = false
+	if ctx.Err() != nil || !s.nc.IsConnected() {
+		return time.Second // its status wakes us
 	}
-	begin := !s.sure || s.session == nil && !s.full && !s.closed() && (!s.eased || s.wanted)
-	silent := s.session != nil && s.session.missed >= lostBeats
+	s.mu.Lock()
+	sure, suspect := s.sure, s.suspect
+	lost := s.session != nil && s.session.lost(time.Now(), s.limits.beat)
 	s.mu.Unlock()
 	switch {
-	case ctx.Err() != nil, !s.js.Conn().IsConnected():
-		return time.Second // its status wakes us
-	case begin && time.Since(t.begun) < sessionGap:
-		return sessionGap - time.Since(t.begun)
-	case begin:
+	case !sure && time.Since(t.begun) < lookGap:
+		return lookGap - time.Since(t.begun)
+	case !sure, lost:
 		t.begun = time.Now()
 		if err := t.begin(ctx); err != nil {
 			return t.trouble(ctx, err)
 		}
-	case silent, time.Since(t.looked) >= s.limits.idle:
+	case suspect && time.Since(t.looked) >= lookGap, time.Since(t.looked) >= s.limits.idle:
 		t.look(ctx)
 	}
-	return max(s.limits.idle-time.Since(t.looked), 0)
+	if err := s.ask(); err != nil {
+		return t.trouble(ctx, err)
+	}
+	return t.rest()
 }
 
-// begin finds the consumer, or makes it, and pulls from it unless there is no room. A session from before a lost connection
-// is replaced: the client asks again as soon as it is connected, and then waits for seconds if JetStream wasn't ready yet.
+// rest is how long there is nothing to do but what somebody asks for.
+func (t *tender) rest() time.Duration {
+	s := t.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rest := max(s.limits.idle-time.Since(t.looked), 0)
+	if s.suspect {
+		rest = max(min(rest, lookGap-time.Since(t.looked)), 0)
+	}
+	if s.session != nil && s.session.expected > 0 {
+		rest = min(rest, max(time.Until(s.session.sign.Add(lostBeats*s.limits.beat)), time.Millisecond))
+	}
+	return rest
+}
+
+// begin finds the consumer, or makes it. A session from before is replaced.
 func (t *tender) begin(ctx context.Context) error {
 	s := t.s
 	b, err := t.bind(ctx)
 	if err != nil {
 		return err
 	}
-	t.consumer, t.made, t.floor, t.looked = b.consumer, b.made, b.floor, time.Now()
-	t.gone, t.retry = time.Time{}, retryFirst
+	t.looked, t.gone, t.retry = time.Now(), time.Time{}, retryFirst
+	s.floor.saw(b.floor, b.stream)
 	if t.said != "" {
 		s.log.Info("events can be pulled again", "stream", s.cfg.Stream, "consumer", s.cfg.consumer())
 		t.said = ""
 	}
 	defer s.payDebts()
 	s.mu.Lock()
-	if s.identity != 0 && s.identity != b.stream {
+	defer s.mu.Unlock()
+	if s.bound.stream != 0 && s.bound.stream != b.stream {
 		s.log.Warn("the stream was created anew; its events are new events", "stream", s.cfg.Stream)
 	}
-	s.sure, s.identity, s.bound, s.ackWait, s.last = true, b.stream, b, b.ackWait, time.Now()
+	s.sure, s.bound, s.last, s.suspect = true, b, time.Now(), false
 	if s.session != nil {
 		s.drain(s.session)
 	}
-	if s.full || s.closed() || s.eased && !s.wanted {
-		s.mu.Unlock()
-		return nil
+	t.judge(b.unfit)
+	return nil
+}
+
+// judge takes in whether the consumer is as sluice needs it. The mutex is held.
+func (t *tender) judge(unfit error) {
+	s := t.s
+	switch {
+	case unfit == nil && s.unfit != nil:
+		s.log.Info("the consumer can be used again", "stream", s.cfg.Stream, "consumer", s.cfg.consumer())
+	case unfit != nil && s.bound.stream != 0:
+		t.say("the consumer was changed; no events are pulled until it is changed back", unfit)
 	}
-	ses := &session{identity: b.stream, drained: make(chan struct{}), last: b.last, most: pullMessages}
-	if s.eased {
-		ses.most = 1
+	s.unfit = unfit
+	if unfit != nil && s.session != nil {
+		s.drain(s.session)
 	}
-	s.session = ses
-	s.sessions.Add(1)
-	s.mu.Unlock()
-	return t.consume(ses)
 }
 
 // bind finds the consumer. One that is gone is made again if that is permitted; it goes on after the last event up to which
@@ -180,102 +157,49 @@ func (t *tender) bind(ctx context.Context) (binding, error) {
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) || s.cfg.Setup == SetupOff {
 		return b, err
 	}
-	floor := uint64(0)
-	s.mu.Lock()
-	known := s.identity
-	s.mu.Unlock()
-	if stream, err := s.js.Stream(ctx, s.cfg.Stream); err == nil && created(stream.CachedInfo()) == known {
-		floor = t.floor
-	}
-	if known != 0 {
-		s.log.Warn("the consumer is gone; creating it again", "stream", s.cfg.Stream, "consumer", s.cfg.consumer(), "after", floor)
-	}
-	if err := createConsumer(ctx, s.js, s.cfg, floor); err != nil {
+	begins, err := makeConsumer(ctx, s.js, s.cfg, s.floor.last())
+	if err != nil {
 		return b, err
 	}
+	s.log.Warn("the consumer was gone; it is made again", "stream", s.cfg.Stream, "consumer", s.cfg.consumer(), "begins", begins)
 	return bind(ctx, s.js, s.cfg)
 }
 
-// consume starts a session.
-func (t *tender) consume(ses *session) error {
-	s := t.s
-	bytes := max(pullBytes, 2*int(s.js.Conn().MaxPayload())) // a message larger than a request would never come
-	consume, err := t.consumer.Consume(func(msg jetstream.Msg) { s.receive(ses, msg) },
-		jetstream.PullMaxMessagesWithBytesLimit(ses.most, bytes),
-		jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(pullHeartbeat),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { s.consumeError(ses, err) }))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		if s.session == ses {
-			s.session = nil
-		}
-		s.sessions.Done()
-		return fmt.Errorf("pulling from consumer %s: %w", s.cfg.consumer(), err)
-	}
-	ses.consume = consume
-	if ses.draining {
-		consume.Drain()
-	}
-	go func() {
-		defer s.sessions.Done()
-		<-consume.Closed()
-		s.mu.Lock()
-		s.drain(ses) // in case the client ended it
-		s.mu.Unlock()
-	}()
-	return nil
-}
-
-// consumeError is told by the client what is wrong with a session that goes on, or why it ends.
-func (s *Source) consumeError(ses *session, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ses.draining {
-		return
-	}
-	switch {
-	case errors.Is(err, jetstream.ErrConsumerDeleted):
-		s.doubt(ses)
-	case errors.Is(err, jetstream.ErrNoHeartbeat):
-		if ses.missed++; ses.missed >= lostBeats {
-			signal(s.kick)
-		}
-	default:
-		s.log.Debug("pulling events", "err", err)
-	}
-}
-
-// look asks the server about the consumer: whether it is still the same, up to where all is acknowledged, and, when nothing
-// came for a while, whether something should have come.
+// look asks the server about the consumer: whether it is still the same, configured as before, up to where all is acknowledged,
+// and, when nothing came for a while, whether something should have come.
 func (t *tender) look(ctx context.Context) {
 	s := t.s
 	t.looked = time.Now()
-	info, err := t.consumer.Info(ctx)
+	s.mu.Lock()
+	was := s.bound
+	s.suspect = false
+	s.mu.Unlock()
+	info, err := was.consumer.Info(ctx)
+	if err == nil && info.Created.Equal(was.made) {
+		s.floor.saw(info.AckFloor.Stream, was.stream)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ses := s.session
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound),
-		err == nil && !info.Created.Equal(t.made):
-		s.doubt(ses)
+		err == nil && !info.Created.Equal(was.made):
+		s.doubt()
 	case err != nil:
 		s.log.Debug("asking about the consumer", "err", err)
+	case !s.sure:
 	default:
-		t.floor = info.AckFloor.Stream
-		silent := ses != nil && (ses.missed >= lostBeats || time.Since(s.last) >= s.limits.idle && !s.crowded())
-		if silent && info.NumPending > 0 && !info.Paused {
-			s.log.Warn("events wait in the stream and don't come; pulling anew", "stream", s.cfg.Stream, "waiting", info.NumPending)
-			s.restarts++
-			s.drain(ses)
+		s.bound.configured(info.Config)
+		t.judge(compareConsumer(s.cfg, info.Config, was.taken))
+		if s.session == nil || s.session.expected == 0 || time.Since(s.last) < s.limits.idle || info.NumPending == 0 || info.Paused {
+			return
 		}
-		if ses != nil {
-			ses.missed = 0
-		}
+		s.log.Warn("events wait in the stream and don't come; pulling anew", "stream", s.cfg.Stream, "waiting", info.NumPending)
+		s.restarts++
+		s.drain(s.session)
 	}
 }
 
-// trouble decides on an error of begin: it is final, or how long to wait before the next try.
+// trouble decides on an error: it is final, or how long to wait before the next try.
 func (t *tender) trouble(ctx context.Context, err error) time.Duration {
 	s := t.s
 	if ctx.Err() != nil {
@@ -290,10 +214,15 @@ func (t *tender) trouble(ctx context.Context, err error) time.Duration {
 		s.fail(err)
 		return time.Second
 	}
-	if text := err.Error(); text != t.said || time.Since(t.saidAt) > repeatLog {
-		t.said, t.saidAt = text, time.Now()
-		s.log.Warn("no events can be pulled; trying again", "err", err)
-	}
+	t.say("no events can be pulled; trying again", err)
 	t.retry = min(2*t.retry, retryMost)
 	return t.retry/2 + rand.N(t.retry/2)
+}
+
+// say logs a trouble when it begins or changes, and now and then.
+func (t *tender) say(what string, err error) {
+	if text := err.Error(); text != t.said || time.Since(t.saidAt) > repeatLog {
+		t.said, t.saidAt = text, time.Now()
+		t.s.log.Warn(what, "err", err)
+	}
 }

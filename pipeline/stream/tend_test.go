@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"sluice/pipeline"
 )
 
@@ -48,7 +50,7 @@ func TestSourceGoesOnAfterAServerRestart(t *testing.T) {
 		}
 	}
 	s.mu.Lock()
-	if uint64(s.identity) != identity {
+	if uint64(s.bound.stream) != identity {
 		t.Error("a restart of the server changed the identity of its stream")
 	}
 	s.mu.Unlock()
@@ -155,7 +157,7 @@ func TestRecreatedStreamHasNewIdentityAndOldAcksDontTouchIt(t *testing.T) {
 			eventually(t, "the new identity", func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return s.sure && s.identity != was
+				return s.sure && s.bound.stream != was
 			})
 			if !c.busy { // the new events are in hand
 				eventually(t, "the new events", func() bool { return consumerInfo(t, js, cfg).NumAckPending == 10 })
@@ -186,15 +188,48 @@ func TestSilentSessionIsReplaced(t *testing.T) {
 	t.Parallel()
 	js, cfg := newServer(t)
 	l := quick
+	l.beat = 300 * time.Millisecond
+	s := open(t, js, cfg, l)
+	asked := func() *session {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.session != nil && s.session.expected > 0 {
+			return s.session
+		}
+		return nil
+	}
+	eventually(t, "asked", func() bool { return asked() != nil })
+	// A session that looks alive and whose request the server doesn't have.
+	before := asked()
+	if err := before.sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, js, 5)
+	drainAll(t, s, 5)
+	if asked() == before {
+		t.Error("the session wasn't replaced")
+	}
+}
+
+func TestEventsThatWaitThoughTheServerGivesSignsOfLifeArePulledAnew(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l := quick
 	l.idle = time.Second // no new session is as silent, however busy the machine is
 	s := open(t, js, cfg, l)
-	// A session that looks alive and doesn't pull.
 	s.mu.Lock()
-	before := s.session
-	s.drain(before)
-	s.session = &session{drained: make(chan struct{}), identity: s.identity}
+	if s.session != nil {
+		s.drain(s.session)
+	}
+	inbox := js.Conn().NewInbox()
+	sub, err := js.Conn().Subscribe(inbox, func(*nats.Msg) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.sessions.Add(1)
+	sub.SetClosedHandler(func(string) { s.sessions.Done() })
+	s.session = &session{sub: sub, identity: s.bound.stream, expected: 100, sign: time.Now().Add(time.Hour)} // asked, as it thinks
 	s.mu.Unlock()
-	<-before.consume.Closed() // what it has asked for doesn't come any more
 	publish(t, js, 5)
 	drainAll(t, s, 5)
 	s.mu.Lock()
@@ -207,10 +242,16 @@ func TestSilentSessionIsReplaced(t *testing.T) {
 func TestIdleSourceIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	js, cfg := newServer(t)
-	s := open(t, js, cfg, quick)
-	s.mu.Lock()
-	first := s.session
-	s.mu.Unlock()
+	l := quick
+	l.beat = 100 * time.Millisecond
+	s := open(t, js, cfg, l)
+	var first *session
+	eventually(t, "asked", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		first = s.session
+		return first != nil
+	})
 	time.Sleep(5 * quick.idle)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,6 +264,11 @@ func TestConsumerThatCountsAnewIsDoubted(t *testing.T) {
 	t.Parallel()
 	js, cfg := newServer(t)
 	s := open(t, js, cfg, usualLimits)
+	eventually(t, "asked", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.session != nil && s.session.expected > 0
+	})
 	s.mu.Lock()
 	s.session.last = 1 << 40 // as if it had delivered so many before it was replaced unnoticed
 	publish(t, js, 3)
