@@ -112,8 +112,8 @@ func TestMissingStreamIsAClearEndAndSetupMendsIt(t *testing.T) {
 	}
 	for i := range 2 {
 		code, stdout, stderr := command(t, []string{"NATS_URL=" + nats.URL(), "SETUP=all"}, "", "setup")
-		if created := strings.Contains(stdout, "created"); code != 0 || strings.Count(stdout, "\n") != 5 || created != (i == 0) {
-			t.Errorf("setup, time %d: exit code %d, want five lines, with something created the first time only:\n%s%s", i+1, code, stdout, stderr)
+		if created := strings.Contains(stdout, "created"); code != 0 || strings.Count(stdout, "\n") != 6 || created != (i == 0) {
+			t.Errorf("setup, time %d: exit code %d, want six lines, with something created the first time only:\n%s%s", i+1, code, stdout, stderr)
 		}
 	}
 }
