@@ -13,6 +13,10 @@ const (
 	awayKeys   = 5                // of so many keys in a row a push has to fail until the destination is taken to be away,
 	awayWithin = 10 * time.Second // all within this time: keys whose own receivers are dead fail once in a while only
 
+	reachWithin = 5 * time.Second  // the destination answers a question of nobody's, if it is there
+	suspectFor  = 10 * time.Minute // since its last failure
+	mostSuspect = 4096             // keys
+
 	firstProbe   = 250 * time.Millisecond // the longest wait before the first probe; it doubles with each that fails
 	longestProbe = 30 * time.Second
 	longestAsked = 5 * time.Minute // how long one key's Retry-After may keep probes back: it may speak for that key only
@@ -30,14 +34,20 @@ const (
 )
 
 // destination is what this worker knows of the place that all keys share, behind whatever each key has of its own. One key's
-// trouble is its lane's business. When pushes of several keys fail with none between that is answered, nothing more is pulled,
-// leased or started; all that hasn't started goes back; and one push at a time finds out when to go on.
+// trouble is its lane's business, and so is an event that the receiver can't take. When pushes of several keys fail with none between
+// that is answered, and the destination says so itself or isn't there when it is asked, nothing more is pulled, leased or started; all
+// that hasn't started goes back; and one push at a time finds out when to go on.
+//
+// A key whose push failed while the destination was there for others is suspect: as long as nothing of it is answered, what fails of it
+// says nothing of the destination, as a probe neither.
 type destination struct {
-	log  *slog.Logger
-	ease func(on bool) // the source: Ease
-	draw func() float64
+	log   *slog.Logger
+	ease  func(on bool)               // the source: Ease
+	reach func(context.Context) error // nil: only pushes can tell whether it is there
+	run   func(func())                // in a goroutine
+	draw  func() float64
 
-	troubled atomic.Bool // failed isn't empty, or away: others need no lock
+	troubled atomic.Bool // failed or suspects isn't empty, or away: others need no lock
 
 	mu      sync.Mutex
 	soft    context.Context
@@ -45,6 +55,8 @@ type destination struct {
 	upset   context.CancelFunc
 	changed chan struct{} // closed when a waiting turn has to look again
 	failed  map[string]failure
+	asking  bool                 // whether it is there
+	suspect map[string]time.Time // by key: its last failure
 	away    bool
 	since   time.Time     // of the last change of away; pushes that began before say nothing new
 	lasted  time.Duration // of the last absence
@@ -60,12 +72,15 @@ type destination struct {
 
 // failure is the last push of a key that the receiver didn't take.
 type failure struct {
-	at    time.Time
-	asked time.Duration // Retry-After
+	at     time.Time
+	silent bool          // it didn't say so
+	asked  time.Duration // Retry-After
 }
 
-func newDestination(log *slog.Logger, ease func(bool)) *destination {
-	return &destination{log: log, ease: ease, draw: draw, failed: map[string]failure{}}
+func newDestination(log *slog.Logger, ease func(bool), reach func(context.Context) error, run func(func())) *destination {
+	return &destination{
+		log: log, ease: ease, reach: reach, run: run, draw: draw, failed: map[string]failure{}, suspect: map[string]time.Time{},
+	}
 }
 
 // begin is called once, before anything else.
@@ -148,18 +163,24 @@ func (d *destination) unused(number int) {
 	d.wake()
 }
 
-// answered notes a push that began at start and that the receiver has answered, well or not.
-func (d *destination) answered(start time.Time) {
+// answered notes a push of key that began at start and that the receiver has answered, well or not.
+func (d *destination) answered(start time.Time, key string) {
 	if !d.troubled.Load() {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !start.After(d.since) {
-		return
+	delete(d.suspect, key)
+	if start.After(d.since) {
+		delete(d.failed, key)
+		d.suspectFailed(time.Now(), true)
+		d.back()
 	}
-	clear(d.failed)
-	d.troubled.Store(false)
+	d.note()
+}
+
+// back ends an absence. The mutex is held.
+func (d *destination) back() {
 	if !d.away {
 		return
 	}
@@ -172,19 +193,48 @@ func (d *destination) answered(start time.Time) {
 	d.wake()
 }
 
-// unanswered notes a push of key that began at start and whose receiver is away, and asked for a pause or not. It answers
-// how long the key need wait at most: as long as nobody probes, should the destination be away.
-func (d *destination) unanswered(start time.Time, key string, asked time.Duration, err error) time.Duration {
+// note sets troubled. The mutex is held.
+func (d *destination) note() { d.troubled.Store(d.away || len(d.failed)+len(d.suspect) > 0) }
+
+// suspectFailed says that the destination is there though pushes of some keys have failed: those that got no answer, or all. The mutex is
+// held.
+func (d *destination) suspectFailed(now time.Time, all bool) {
+	for key, f := range d.failed {
+		if all || f.silent {
+			delete(d.failed, key)
+			d.suspect[key] = now
+		}
+	}
+	if len(d.suspect) > mostSuspect {
+		clear(d.suspect) // they are found again
+	}
+}
+
+// isSuspect says whether what fails of a key is its own trouble. The mutex is held.
+func (d *destination) isSuspect(now time.Time, key string) bool {
+	last, yes := d.suspect[key]
+	if yes && now.Sub(last) > suspectFor {
+		delete(d.suspect, key)
+		return false
+	}
+	return yes
+}
+
+// unanswered notes a push of key that began at start and whose receiver is away, and said so or not, and asked for a pause or not. It
+// answers how long the key need wait at most: as long as nobody probes, should the destination be away.
+func (d *destination) unanswered(start time.Time, key string, said pushError, err error) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
+	now, asked := time.Now(), said.retryAfter
+	suspect := d.isSuspect(now, key)
 	switch {
 	case !start.After(d.since): // no news
+	case suspect:
+		d.suspect[key] = now
+		d.missed(now)
 	case !d.away:
-		d.count(now, key, asked)
-		if len(d.failed) >= awayKeys {
-			d.leave(now, err)
-		}
+		d.count(now, key, failure{now, said.silent, asked})
+		d.judge(now, err)
 	case d.probing != 0:
 		d.probing = 0
 		d.probes++
@@ -196,20 +246,67 @@ func (d *destination) unanswered(start time.Time, key string, asked time.Duratio
 		}
 		d.wake()
 	}
-	if !d.away || asked > 0 {
+	if !d.away || suspect || asked > 0 {
 		return math.MaxInt64
 	}
 	return max(time.Millisecond, latest(d.of[fromSource].next, d.of[fromLanes].next).Sub(now))
 }
 
-func (d *destination) count(now time.Time, key string, asked time.Duration) {
+// missed ends a probe by an event that says nothing of the destination: another one has to find out, soon. The mutex is held.
+func (d *destination) missed(now time.Time) {
+	if d.probing == 0 {
+		return
+	}
+	d.probing = 0
+	d.of[d.prober].next = now.Add(d.backoff(0))
+	d.wake()
+}
+
+func (d *destination) count(now time.Time, key string, failed failure) {
 	for k, f := range d.failed {
 		if now.Sub(f.at) > awayWithin {
 			delete(d.failed, k)
 		}
 	}
-	d.failed[key] = failure{now, asked}
+	d.failed[key] = failed
 	d.troubled.Store(true)
+}
+
+// judge takes the destination to be away if pushes of enough keys have failed in a row: at once if it said so to all of them, else if
+// it isn't there when asked. The mutex is held.
+func (d *destination) judge(now time.Time, err error) {
+	said := 0
+	for _, f := range d.failed {
+		if !f.silent {
+			said++
+		}
+	}
+	switch {
+	case len(d.failed) < awayKeys:
+	case said >= awayKeys || d.reach == nil:
+		d.leave(now, err)
+	case !d.asking:
+		d.asking = true
+		d.run(d.ask)
+	}
+}
+
+// ask finds out whether the destination is there.
+func (d *destination) ask() {
+	ctx, cancel := context.WithTimeout(d.soft, reachWithin)
+	defer cancel()
+	err := d.reach(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asking = false
+	switch {
+	case d.soft.Err() != nil || d.away:
+	case err == nil:
+		d.suspectFailed(time.Now(), false)
+		d.note()
+	case len(d.failed) >= awayKeys:
+		d.leave(time.Now(), err)
+	}
 }
 
 // leave takes the destination to be away. It is left alone for as long as all that found it so were asked to.

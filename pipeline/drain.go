@@ -27,6 +27,7 @@ type lane struct {
 	next    time.Time // when the next lease may book something
 	asked   time.Time // when the last lease was taken
 	waiting int64
+	fails   int    // pushes in a row that found the receiver away
 	probe   bool   // one event finds out whether the destination is back
 	ending  bool   // no further lease: the receiver is away, the worker stops, it was a probe, or the lease is lost
 	barred  uint64 // the place of the next event, which has to wait for the floor; 0: none does
@@ -265,7 +266,7 @@ func (w *Worker) takeBack(hard context.Context, l *lane) {
 
 // take notes what a lease says and starts its events on their way.
 func (w *Worker) take(ctx, hard context.Context, l *lane, got Lease) {
-	l.tier, l.token, l.waiting = got.Tier, got.Token, got.Waiting
+	l.tier, l.token, l.waiting, l.fails = got.Tier, got.Token, got.Waiting, got.Fails
 	if l.lapse != nil {
 		l.lapse.Reset(time.Until(got.Until))
 	}

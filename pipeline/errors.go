@@ -13,6 +13,7 @@ type pushError struct {
 	err        error
 	permanent  bool
 	away       bool          // the receiver, not this event, is the trouble
+	silent     bool          // it didn't say so: the event may be the trouble all the same
 	retryAfter time.Duration // at least so long
 }
 
@@ -22,9 +23,13 @@ func (e *pushError) Unwrap() error { return e.err }
 // Permanent marks an error that no further attempt can mend: the event is dead-lettered.
 func Permanent(err error) error { return &pushError{err: err, permanent: true} }
 
-// Unavailable marks an error that concerns the receiver rather than the event (no connection, 429, 503): the whole key
-// waits before the next attempt.
+// Unavailable marks an error that concerns the receiver rather than the event, as its answer says (429, 503): the whole key waits
+// before the next attempt.
 func Unavailable(err error) error { return &pushError{err: err, away: true} }
+
+// Unanswered marks an error of a push that got no answer: the receiver is away, or it, or something on the way to it, can't take this
+// event. The whole key waits, and then another of its events is tried before this one.
+func Unanswered(err error) error { return &pushError{err: err, away: true, silent: true} }
 
 // RetryAfter marks an error whose receiver asked for a pause of d: nothing of the key goes before.
 func RetryAfter(err error, d time.Duration) error {

@@ -41,6 +41,7 @@ type rig struct {
 	workers []*Worker
 	faults  func(call string) fault // of source, lanes and dead letters; nil: none
 	limiter Limiter                 // in place of the index' own; nil: that
+	reach   func(context.Context) error
 	mayDrop bool
 	stores  func(*Event) time.Duration // how long it takes to store in a lane; nil: no time
 	room    map[string]int             // messages that lanes ("append") and dead letters ("bury") hold at most; none: any number
@@ -75,7 +76,7 @@ func (r *rig) start(change ...func(*Worker)) (stop func() error) {
 	}
 	w := New(r.cfg, Ports{
 		Source: sourceOf{r}, Limiter: lim, Index: indexOf{r.index, fmt.Sprint("worker ", len(r.workers))}, Lanes: lanesOf{r},
-		DeadLetters: lanesOf{r}, Sink: r.sink, Gossip: gossipOf{r, len(r.workers)}, Observer: observerOf{r}, Log: slog.New(r.log),
+		DeadLetters: lanesOf{r}, Sink: r.sink, Gossip: gossipOf{r, len(r.workers)}, Observer: observerOf{r}, Log: slog.New(r.log), Reach: r.reach,
 	})
 	for _, c := range change {
 		c(w)

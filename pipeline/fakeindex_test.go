@@ -261,6 +261,7 @@ func (m indexOf) Lease(ctx context.Context, r LeaseRequest) (Lease, error) {
 	}
 	l := Lease{Token: token, Until: now.Add(leaseTime)}
 	l.Events, l.Barred = m.fill(r, s, now)
+	l.Fails = s.fails
 	next := m.look(r.Key, s, min(leaseSeen, r.Horizon), now)
 	if l.Barred > 0 {
 		next = max(next, time.Second)
@@ -295,7 +296,7 @@ func (m indexOf) fill(r LeaseRequest, s *laneState, now time.Time) (out []Leased
 	}
 	var ready []Entry
 	for _, e := range slices.SortedFunc(maps.Values(s.retry), func(a, b retried) int { return a.due.Compare(b.due) }) {
-		if !e.due.After(now) {
+		if !e.due.After(now) && (s.fails == 0 || len(s.lane) == 0) { // another event is to find out
 			ready = append(ready, e.Entry)
 		}
 	}

@@ -18,7 +18,7 @@ func (w *Worker) start(ctx, hard context.Context, l *lane, events []Leased) {
 	l.out += len(events)
 	w.keys.book(l.key, len(events))
 	for _, leased := range events {
-		e := newLeasedEvent(leased, l.asked)
+		e := newLeasedEvent(leased, l.asked, l.fails)
 		if !lone {
 			e.ready = make(chan struct{})
 			w.crew.give(func() {
@@ -149,7 +149,7 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	}
 	r := result{Settlement: Settlement{Was: e.Entry, Now: e.Entry, Fate: Back}}
 	begun()
-	f, err := w.attempt(l.held, e.ev)
+	f, err := w.attempt(l.held, e.ev, e.fails)
 	w.slots.release()
 	if f.outcome == DeadLettered {
 		defer w.keys.leave(l.key) // a key whose dead letters find no room gets no further
@@ -159,15 +159,10 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	if l.held.Err() != nil && err != nil {
 		return r // cut off by the stop, or another worker may have it
 	}
-	if r.healthy = !f.sleep; f.sleep {
-		r.sleep = f.after
-	}
+	r.healthy, r.sleep = f.rest == 0, f.rest
 	switch {
 	case f.outcome == "":
-		r.Now.Attempt, r.Now.First, r.failure = e.ev.Attempt, e.ev.First, brief(err)
-		if !f.sleep {
-			r.After = f.after
-		}
+		r.Now.Attempt, r.Now.First, r.failure, r.After = e.ev.Attempt, e.ev.First, brief(err), f.after
 	case w.finish(hard, e.ev, e.Seq, f, err):
 		r.Fate = Done
 	}

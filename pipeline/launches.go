@@ -33,6 +33,7 @@ type leasedEvent struct {
 	Entry
 	slot   slot
 	asked  time.Time     // when its lease was
+	fails  int           // pushes in a row before it that found the receiver away
 	over   bool          // it has no slot and is not to be pushed
 	costly bool          // because it costs too much
 	ready  chan struct{} // closed when ev or err is set; nil: who launches it reads it
@@ -40,9 +41,9 @@ type leasedEvent struct {
 	err    error
 }
 
-func newLeasedEvent(l Leased, asked time.Time) *leasedEvent {
+func newLeasedEvent(l Leased, asked time.Time, fails int) *leasedEvent {
 	return &leasedEvent{
-		Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, asked: asked, over: l.Useless || l.Costly, costly: l.Costly,
+		Entry: l.Entry, slot: slot{l.At, l.Stale, l.Cost}, asked: asked, fails: fails, over: l.Useless || l.Costly, costly: l.Costly,
 	}
 }
 

@@ -20,12 +20,14 @@ const MaxRetryAfter = 24 * time.Hour
 type fate struct {
 	outcome Outcome       // set when this was the last attempt
 	reason  DeadReason    // of a dead letter
-	after   time.Duration // until the next attempt
-	sleep   bool          // the whole key waits that long, not just the event, even if this was its last attempt
+	after   time.Duration // > 0: until the event's next attempt, which others of its key needn't wait for; else it keeps its place
+	rest    time.Duration // > 0: nothing of the whole key goes for so long, even if this was the event's last attempt
 }
 
-// judge decides from the attempt's error how the event goes on. draw is uniform in [0, 1).
-func (r Retry) judge(ev *Event, err error, now time.Time, draw float64) fate {
+// judge decides from the attempt's error how the event goes on. fails is how often in a row the key's receiver was away before this
+// attempt, with whichever event. A receiver that says nothing may be away, or unable to take this event: the key waits by fails, the
+// event by its own attempts, so that another event of the key finds out which. draw is uniform in [0, 1).
+func (r Retry) judge(ev *Event, err error, fails int, now time.Time, draw float64) fate {
 	if err == nil {
 		return fate{outcome: Delivered}
 	}
@@ -33,11 +35,17 @@ func (r Retry) judge(ev *Event, err error, now time.Time, draw float64) fate {
 	if m.permanent {
 		return fate{outcome: DeadLettered, reason: Rejected}
 	}
-	f := fate{after: r.delay(ev.Attempt, draw), sleep: m.away}
+	f := fate{after: r.delay(ev.Attempt, draw)}
 	if m.retryAfter > 0 {
 		// The end is spread, only later, so that a fleet doesn't come back in one moment.
 		asked := min(m.retryAfter, MaxRetryAfter)
 		f.after = max(f.after, asked+time.Duration(draw*float64(min(asked/10, time.Second))))
+	}
+	switch {
+	case m.silent:
+		f.rest = r.delay(fails+1, draw)
+	case m.away:
+		f.after, f.rest = 0, f.after
 	}
 	if r.Max > 0 && ev.Attempt >= r.Max || now.Sub(ev.First) >= r.For {
 		f.outcome, f.reason = DeadLettered, Exhausted

@@ -11,45 +11,51 @@ import (
 func TestOutcomeOfAnAttempt(t *testing.T) {
 	t.Parallel()
 	plain := errors.New("status 500")
-	away := Unavailable(errors.New("connection refused"))
+	away, silent := Unavailable(errors.New("connection refused")), Unanswered(errors.New("connection reset"))
 	asked := func(d time.Duration) error { return RetryAfter(errors.New("status 429"), d) }
 	rejected := fate{outcome: DeadLettered, reason: Rejected}
-	exhausted := func(after time.Duration, sleep bool) fate {
-		return fate{outcome: DeadLettered, reason: Exhausted, after: after, sleep: sleep}
+	exhausted := func(after, rest time.Duration) fate {
+		return fate{outcome: DeadLettered, reason: Exhausted, after: after, rest: rest}
 	}
 	retry := Retry{For: time.Hour, Max: 5, Base: time.Second, Cap: time.Minute}
+	const ms = time.Millisecond
 	tests := map[string]struct {
 		err     error
 		attempt int
+		fails   int // of the key's receiver, in a row
 		age     time.Duration
 		draw    float64
 		want    fate
 	}{
-		"delivered":                       {nil, 1, 0, 0.5, fate{outcome: Delivered}},
-		"delivered at the last":           {nil, 5, 2 * time.Hour, 0.5, fate{outcome: Delivered}},
-		"refused for good":                {Permanent(plain), 1, 0, 0.5, rejected},
-		"refused for good, wrapped":       {fmt.Errorf("webhook: %w", Permanent(plain)), 1, 0, 0.5, rejected},
-		"fails alone":                     {plain, 1, 0, 0.5, fate{after: 500 * time.Millisecond}},
-		"fails alone again":               {plain, 3, 0, 0.5, fate{after: 2 * time.Second}},
-		"away":                            {away, 2, 0, 0.5, fate{after: time.Second, sleep: true}},
-		"last attempt":                    {plain, 5, 0, 0.5, exhausted(8*time.Second, false)},
-		"too old":                         {plain, 1, time.Hour, 0.5, exhausted(500*time.Millisecond, false)},
-		"just not too old":                {plain, 1, time.Hour - 1, 0.5, fate{after: 500 * time.Millisecond}},
-		"last attempt, away":              {away, 5, 0, 0.5, exhausted(8*time.Second, true)},
-		"asked for longer":                {asked(10 * time.Second), 1, 0, 0, fate{after: 10 * time.Second, sleep: true}},
-		"asked for longer, spread":        {asked(10 * time.Second), 1, 0, 0.5, fate{after: 10500 * time.Millisecond, sleep: true}},
-		"asked for little, spread little": {asked(time.Second), 1, 0, 0.5, fate{after: 1050 * time.Millisecond, sleep: true}},
-		"asked for less than the backoff": {asked(time.Second), 4, 0, 0.5, fate{after: 4 * time.Second, sleep: true}},
-		"asked for a year":                {asked(365 * 24 * time.Hour), 1, 0, 0, fate{after: 24 * time.Hour, sleep: true}},
-		"asked for nothing":               {asked(0), 1, 0, 0.5, fate{after: 500 * time.Millisecond, sleep: true}},
-		"asked for the past":              {asked(-time.Hour), 1, 0, 0.5, fate{after: 500 * time.Millisecond, sleep: true}},
+		"delivered":                       {nil, 1, 0, 0, 0.5, fate{outcome: Delivered}},
+		"delivered at the last":           {nil, 5, 0, 2 * time.Hour, 0.5, fate{outcome: Delivered}},
+		"refused for good":                {Permanent(plain), 1, 0, 0, 0.5, rejected},
+		"refused for good, wrapped":       {fmt.Errorf("webhook: %w", Permanent(plain)), 1, 0, 0, 0.5, rejected},
+		"fails alone":                     {plain, 1, 0, 0, 0.5, fate{after: 500 * ms}},
+		"fails alone again":               {plain, 3, 9, 0, 0.5, fate{after: 2 * time.Second}},
+		"away":                            {away, 2, 9, 0, 0.5, fate{rest: time.Second}},
+		"no answer":                       {silent, 1, 0, 0, 0.5, fate{after: 500 * ms, rest: 500 * ms}},
+		"no answer, tried before":         {silent, 3, 0, 0, 0.5, fate{after: 2 * time.Second, rest: 500 * ms}},
+		"no answer, others tried before":  {silent, 1, 2, 0, 0.5, fate{after: 500 * ms, rest: 2 * time.Second}},
+		"last attempt":                    {plain, 5, 0, 0, 0.5, exhausted(8*time.Second, 0)},
+		"too old":                         {plain, 1, 0, time.Hour, 0.5, exhausted(500*ms, 0)},
+		"just not too old":                {plain, 1, 0, time.Hour - 1, 0.5, fate{after: 500 * ms}},
+		"last attempt, away":              {away, 5, 0, 0, 0.5, exhausted(0, 8*time.Second)},
+		"last attempt, no answer":         {silent, 5, 0, 0, 0.5, exhausted(8*time.Second, 500*ms)},
+		"asked for longer":                {asked(10 * time.Second), 1, 0, 0, 0, fate{rest: 10 * time.Second}},
+		"asked for longer, spread":        {asked(10 * time.Second), 1, 0, 0, 0.5, fate{rest: 10500 * ms}},
+		"asked for little, spread little": {asked(time.Second), 1, 0, 0, 0.5, fate{rest: 1050 * ms}},
+		"asked for less than the backoff": {asked(time.Second), 4, 0, 0, 0.5, fate{rest: 4 * time.Second}},
+		"asked for a year":                {asked(365 * 24 * time.Hour), 1, 0, 0, 0, fate{rest: 24 * time.Hour}},
+		"asked for nothing":               {asked(0), 1, 0, 0, 0.5, fate{rest: 500 * ms}},
+		"asked for the past":              {asked(-time.Hour), 1, 0, 0, 0.5, fate{rest: 500 * ms}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			now := time.Now()
 			ev := &Event{Attempt: tt.attempt, First: now.Add(-tt.age)}
-			if got := retry.judge(ev, tt.err, now, tt.draw); got != tt.want {
+			if got := retry.judge(ev, tt.err, tt.fails, now, tt.draw); got != tt.want {
 				t.Errorf("attempt %d, %s old, %v: %+v, want %+v", tt.attempt, tt.age, tt.err, got, tt.want)
 			}
 		})
@@ -93,16 +99,21 @@ func FuzzJudgeNeverMakesAnEventWaitForAnOddTime(f *testing.F) {
 		}
 		r := Retry{For: time.Hour, Base: time.Duration(base), Cap: time.Duration(most)}
 		now := time.Now()
-		got := r.judge(&Event{Attempt: attempt, First: now}, err, now, draw)
+		got := r.judge(&Event{Attempt: attempt, First: now}, err, 0, now, draw)
+		wait := got.after + got.rest // one of them
 		floor := max(time.Millisecond, min(time.Duration(asked), MaxRetryAfter))
-		if got.outcome != "" || got.after < floor || got.after > max(r.Cap, MaxRetryAfter+time.Second) {
+		if got.outcome != "" || wait < floor || wait > max(r.Cap, MaxRetryAfter+time.Second) {
 			t.Errorf("%+v after attempt %d: %+v, want a wait from %s to the cap", r, attempt, got, floor)
 		}
-		if least := time.Duration(draw * float64(min(base, most))); got.after < least {
-			t.Errorf("%+v after attempt %d: %s, want at least %s of the first delay", r, attempt, got.after, least)
+		if least := time.Duration(draw * float64(min(base, most))); wait < least {
+			t.Errorf("%+v after attempt %d: %s, want at least %s of the first delay", r, attempt, wait, least)
 		}
-		if got.sleep != (away || asked != 0) {
-			t.Errorf("the key sleeps: %t, want %t", got.sleep, away)
+		if (got.rest > 0) != (away || asked != 0) || got.rest > 0 && got.after > 0 {
+			t.Errorf("the event waits %s and the key %s, want the key's: %t", got.after, got.rest, away || asked != 0)
+		}
+		quiet := r.judge(&Event{Attempt: 1, First: now}, Unanswered(err), attempt-1, now, draw)
+		if quiet.rest < time.Millisecond || quiet.rest > r.Cap || quiet.after < time.Millisecond || quiet.after > max(time.Millisecond, time.Duration(min(base, most))) {
+			t.Errorf("%+v after a first attempt without an answer, others before: %d: %+v", r, attempt-1, quiet)
 		}
 	})
 }

@@ -38,6 +38,7 @@ type Ports struct {
 	Lanes       Lanes
 	DeadLetters DeadLetters
 	Sink        Sink
+	Reach       func(context.Context) error // whether the place that all keys are pushed to is there at all; nil: only pushes can tell
 	Gossip      Gossip
 	Observer    Observer
 	Log         *slog.Logger
@@ -82,7 +83,7 @@ func New(cfg Config, ports Ports) *Worker {
 	if cfg.KeyConcurrency > 0 {
 		most = min(most, cfg.KeyConcurrency)
 	}
-	return &Worker{
+	w := &Worker{
 		cfg: cfg, Ports: ports,
 		slots:    newSlots(cfg.Concurrency),
 		keys:     newKeys(most),
@@ -92,10 +93,11 @@ func New(cfg Config, ports Ports) *Worker {
 		sample:   &sample{log: ports.Log},
 		asking:   map[string]chan struct{}{storing: make(chan struct{}, 1), burying: make(chan struct{}, 1)},
 
-		destination: newDestination(ports.Log, ports.Source.Ease),
-		failed:      newDigest(ports.Log, "push failed", "more pushes failed"),
-		buried:      newDigest(ports.Log, "dead letter", "more dead letters"),
+		failed: newDigest(ports.Log, "push failed", "more pushes failed"),
+		buried: newDigest(ports.Log, "dead letter", "more dead letters"),
 	}
+	w.destination = newDestination(ports.Log, ports.Source.Ease, ports.Reach, w.crew.give)
+	return w
 }
 
 // Cooling notes what another worker has learnt: nothing of key may be pushed for d; 0: it may again.
@@ -378,7 +380,7 @@ func (w *Worker) hindrance(key string, stale time.Time) limiter.Reason {
 
 // push makes one attempt for an event of the source. It gives the push slot and the key's place back.
 func (w *Worker) push(hard context.Context, d Delivery, ev *Event, path Path) {
-	f, err := w.attempt(hard, ev)
+	f, err := w.attempt(hard, ev, 0)
 	w.giveUpSlot(ev.Key)
 	switch {
 	case hard.Err() != nil && err != nil:
@@ -389,15 +391,14 @@ func (w *Worker) push(hard context.Context, d Delivery, ev *Event, path Path) {
 		w.Observer.Settled(Delivered)
 	case f.outcome == DeadLettered:
 		w.bury(hard, d, f.reason, err)
-	case f.sleep:
-		w.park(hard, d, ParkRequest{Sleep: f.after, Failure: brief(err)})
 	default:
-		w.park(hard, d, ParkRequest{After: f.after, Failure: brief(err)})
+		w.park(hard, d, ParkRequest{After: f.after, Sleep: f.rest, Failure: brief(err)})
 	}
 }
 
-// attempt pushes the event once and judges the answer. A receiver that is away is left alone by the time it returns.
-func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
+// attempt pushes the event once and judges the answer. fails is how often in a row the key's receiver was away before. A receiver that
+// is away is left alone by the time it returns.
+func (w *Worker) attempt(hard context.Context, ev *Event, fails int) (fate, error) {
 	start := time.Now()
 	ev.Attempt++
 	if ev.First.IsZero() {
@@ -408,21 +409,23 @@ func (w *Worker) attempt(hard context.Context, ev *Event) (fate, error) {
 	err := w.safely(hard, ev)
 	w.Observer.InFlight(-1)
 	w.Observer.Pushed(ev, err, time.Since(start))
-	f := w.cfg.Retry.judge(ev, err, w.Index.Now(), draw())
-	away := f.sleep
-	f.sleep = f.sleep || w.strict() && f.outcome == "" // nothing may overtake it
+	f := w.cfg.Retry.judge(ev, err, fails, w.Index.Now(), draw())
 	switch {
 	case err != nil && hard.Err() != nil: // cut off by the stop
-	case away:
-		f.after = min(f.after, w.destination.unanswered(start, ev.Key, markOf(err).retryAfter, err))
+	case f.rest > 0:
+		most := w.destination.unanswered(start, ev.Key, markOf(err), err)
+		f.after, f.rest = min(f.after, most), min(f.rest, most)
 	default:
-		w.destination.answered(start)
+		w.destination.answered(start, ev.Key)
 	}
-	if f.sleep && hard.Err() == nil {
-		w.cool(ev.Key, f.after)
+	if w.strict() && f.outcome == "" { // nothing may overtake it: it keeps its place, and all of the key wait for it
+		f.after, f.rest = 0, max(f.after, f.rest)
+	}
+	if f.rest > 0 && hard.Err() == nil {
+		w.cool(ev.Key, f.rest)
 	}
 	if err != nil {
-		w.failed.see(ev.Key, err, "id", ev.ID, "attempt", ev.Attempt, "outcome", f.outcome, "again_in", f.after, "key_waits", f.sleep)
+		w.failed.see(ev.Key, err, "id", ev.ID, "attempt", ev.Attempt, "outcome", f.outcome, "again_in", max(f.after, f.rest), "key_waits", f.rest > 0)
 	}
 	return f, err
 }

@@ -184,7 +184,7 @@ type ParkRequest struct {
 	Entry   Entry
 	Counted bool          // the Decision's: a reservation told the index to expect this event
 	After   time.Duration // > 0: the event's own earliest next attempt, from now
-	Sleep   time.Duration // > 0: the receiver is away: nothing of the key goes before, from now
+	Sleep   time.Duration // > 0: the receiver seems to be away: nothing of the key goes before, from now
 	Failure string        // what its attempt failed with, in short; "": none did
 }
 
@@ -218,6 +218,7 @@ type Lease struct {
 	Events []Leased
 	Until  time.Time // when it runs out unless it is renewed, by this process' monotonic clock
 	Barred uint64    // the place of the next event, which lies behind UpTo; 0: none does
+	Fails  int       // how many pushes in a row found the receiver away; while it isn't 0 a lease holds one event at most
 	LaneInfo
 }
 

@@ -68,14 +68,19 @@ func (w *Webhook) unanswered(ctx, exchange context.Context, ev *pipeline.Event, 
 	}
 	if exchange.Err() != nil {
 		text := fmt.Sprintf("%s gave no answer within %v", w.address.host, w.timeout)
-		return pipeline.Unavailable(&failure{class: classTimeout, text: text})
+		return pipeline.Unanswered(&failure{class: classTimeout, text: text})
 	}
 	text := err.Error()
-	if _, ok := errors.AsType[*net.OpError](err); !ok {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok {
 		text = w.hide(text, ev.Key, to) // it may quote what the receiver wrote
 	}
 	text = fmt.Sprintf("push to %s: %s", w.address.host, excerpt(text))
-	return pipeline.Unavailable(&failure{class: classNetwork, text: text, err: err})
+	f := &failure{class: classNetwork, text: text, err: err}
+	if ok && op.Op == "dial" {
+		return pipeline.Unavailable(f) // it wasn't sent anything
+	}
+	return pipeline.Unanswered(f)
 }
 
 // hide removes from a receiver's text what it may have learnt from the request and must not show: receivers like to

@@ -243,6 +243,12 @@ func (w *worker) work(ctx context.Context, nc *nats.Conn, rdb redis.UniversalCli
 		Source: source, Limiter: limits, Index: limits, Lanes: lanes, DeadLetters: dead, Sink: pusher, Gossip: gossip,
 		Observer: observer, Log: w.log,
 	}
+	if hook, ok := pusher.(*sink.Webhook); ok {
+		ports.Reach = func(ctx context.Context) error {
+			_, err := hook.Reach(ctx)
+			return err
+		}
+	}
 	if w.watch != nil {
 		w.watch(&ports)
 	}

@@ -112,6 +112,10 @@ func (r *ReceiverServer) Handle(f func(Request) Response) {
 }
 
 func (r *ReceiverServer) serve(w http.ResponseWriter, httpRequest *http.Request) {
+	if httpRequest.Method == http.MethodHead { // a worker asks whether there is anybody: no push
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	request := Request{Arrived: time.Now()}
 	header := httpRequest.Header
 	request.ID = header.Get("webhook-id")

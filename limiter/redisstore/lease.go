@@ -97,8 +97,8 @@ const otherClass = 4
 
 func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Lease, error) {
 	v, _ := r.values[i].([]any)
-	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Barred: uint64(integer(v[4]))}
-	for e := v[5:]; len(e) >= 3; e = e[3:] {
+	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Barred: uint64(integer(v[4])), Fails: int(integer(v[5]))}
+	for e := v[6:]; len(e) >= 3; e = e[3:] {
 		m, _ := e[0].(string)
 		o, _ := e[1].(string)
 		order, err := strconv.ParseUint(o, 10, 64)

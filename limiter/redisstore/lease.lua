@@ -12,12 +12,13 @@
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, 4 the lane is of another class, which
 --       stands in the fifth place: nothing was changed, -1 damaged, or an event can't be read), token (0: not granted),
 --       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
---       then per event: member, order, us until its slot (it takes no tokens: -1: it is to be dropped, because its time is
+--       how often in a row the receiver was away, then per event: member, order, us until its slot (it takes no tokens: -1: it is to be dropped, because its time is
 --       over or, with a "!" before the name, because a newer one of its name waits; -2: it is to be dead-lettered, because it
 --       costs more than a limit of its lane ever holds)}}
 -- A holder that asks anew without its token has lost it (a lost reply): it takes the lease over from itself.
 -- Invariant: an event is leased by one worker at a time; a new holder first takes back what the last one left; while the
---       receiver fails only one event is leased; slots never exceed burst + rate x time.
+--       receiver fails only one event is leased, one of those that were never tried if there is any; slots never exceed
+--       burst + rate x time.
 --
 -- cat base.lua common.lua waiting.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 100000 me 5000000 0 1 k 1 '' 0 10 1000000 0 -1 0
 local all, a = rules()
@@ -147,7 +148,8 @@ local function fill(s, out, lane, busy, retry, collapse, leased, most, horizon, 
   if s.fails > 0 then most = min(most, 1 - leased) end
   most = min(most, 1000) -- no more than unpack takes; the holder asks again
   if most <= 0 then return true end
-  local own = bare and none or redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
+  -- While the receiver fails an event that wasn't tried yet finds out whether it is the events that failed.
+  local own = (bare or s.fails > 0 and size(lane) ~= 0) and none or redis.call('ZRANGEBYSCORE', retry, '-inf', d(now), 'LIMIT', '0', d(most))
   local first, all = read(s, lane, collapse, most - #own, horizon)
   if not first or not legible(own, most, 1, collapse) then return false end
   most = fillOwn(s, out, own, collapse, most, horizon, notice)
@@ -166,7 +168,7 @@ end
 -- damaged answers for a lane that can't be leased until somebody mends it.
 local function damaged(key, lane)
   redis.call('ZADD', due, d(now + 5000000), key)
-  return {-1, 0, size(lane) or 0, 5000000, 0}
+  return {-1, 0, size(lane) or 0, 5000000, 0, 0}
 end
 
 -- hold makes ready what is leased, which is nothing for a new holder once it has taken back what the last one left. It answers
@@ -221,7 +223,7 @@ local function grant(s, e, key, token, lane, busy, retry, collapse)
   if not leased then return damaged(key, lane) end
   if token == 0 then token = max(now, s.token + 1) end
   refill(s, L, now, since)
-  local out, before = {0, token, 0, 0, 0}, moved
+  local out, before = {0, token, 0, 0, 0, s.fails}, moved
   if not fill(s, out, lane, busy, retry, collapse, leased, tonumber(ARGV[e + 4]), horizon, tonumber(ARGV[e + 6]),
     tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8]), bare) then
     tally(s)
@@ -245,12 +247,12 @@ for k = 2 * #sinces + 1, #KEYS, 5 do
   if not s then
     out = damaged(key, lane)
   elseif token > 0 and s.token ~= token then
-    out = {3, 0, 0, -1, 0}
+    out = {3, 0, 0, -1, 0, 0}
   elseif token == 0 and s.til > now and redis.call('HGET', KEYS[k], 'holder') ~= holder then
-    out = {2, 0, size(lane) or 0, s.til - now, 0}
+    out = {2, 0, size(lane) or 0, s.til - now, 0, 0}
     redis.call('ZADD', due, d(s.til), key)
   elseif s.class ~= class then
-    out = {4, 0, 0, 0, s.class}
+    out = {4, 0, 0, 0, s.class, 0}
   else
     out = grant(s, e + 1, key, token, lane, busy, retry, collapse)
   end
