@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// batcher collects concurrent calls into batches with one batch in flight. A lone call goes at once.
+// batcher collects concurrent calls into batches with one batch in flight. A lone call goes at once. Nothing is carried out for
+// a caller who was gone before its batch began.
 type batcher[Q, R any] struct {
 	most int // calls in a batch
 	run  func([]Q) ([]R, error)
@@ -20,15 +21,16 @@ type batcher[Q, R any] struct {
 }
 
 type call[Q, R any] struct {
+	ctx  context.Context // of who waits for the answer
 	q    Q
 	r    R
 	err  error
 	done chan struct{}
 }
 
-// do waits for the answer to q. When ctx ends first, q may still be carried out.
+// do waits for the answer to q. When ctx ends first, q is carried out only if its batch is under way.
 func (b *batcher[Q, R]) do(ctx context.Context, q Q) (R, error) {
-	c := &call[Q, R]{q: q, done: make(chan struct{})}
+	c := &call[Q, R]{ctx: ctx, q: q, done: make(chan struct{})}
 	b.add(c)
 	select {
 	case <-c.done:
@@ -80,17 +82,20 @@ func (b *batcher[Q, R]) loop() {
 	}
 }
 
-// take returns the next batch, or nil after marking the batcher idle.
-func (b *batcher[Q, R]) take() []*call[Q, R] {
+// take returns the next batch, without those whose callers are gone, or nil after marking the batcher idle.
+func (b *batcher[Q, R]) take() (calls []*call[Q, R]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := min(len(b.waiting), b.most)
-	if n == 0 {
+	next := 0
+	for ; next < len(b.waiting) && len(calls) < b.most; next++ {
+		if c := b.waiting[next]; c.ctx.Err() == nil {
+			calls = append(calls, c)
+		}
+	}
+	b.waiting = b.waiting[next:]
+	if calls == nil {
 		b.running = false
 		b.waiting = nil
-		return nil
 	}
-	calls := b.waiting[:n:n]
-	b.waiting = b.waiting[n:]
 	return calls
 }

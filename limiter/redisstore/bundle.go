@@ -19,7 +19,7 @@ type bundle struct {
 	*Store
 	members []*shard
 
-	take, reserve *batcher[reservation, reserved]
+	take, reserve *batcher[awaited, reserved]
 	detours       detours
 	park          *batcher[pipeline.ParkRequest, answered[pipeline.LaneInfo]]
 	lease         *batcher[pipeline.LeaseRequest, answered[pipeline.Lease]]
@@ -51,8 +51,8 @@ func (s *Store) bundleShards() {
 
 func (s *Store) newBundle() *bundle {
 	b := &bundle{Store: s, detours: detours{seed: maphash.MakeSeed()}}
-	b.reserve = &batcher[reservation, reserved]{most: 4 * maxKeys, run: b.runReserve}
-	b.take = &batcher[reservation, reserved]{
+	b.reserve = &batcher[awaited, reserved]{most: 4 * maxKeys, run: b.runReserve}
+	b.take = &batcher[awaited, reserved]{
 		most: 4 * maxKeys, run: b.runTake,
 		open: func(r reserved) bool { return r.open }, passOn: b.passOn,
 	}

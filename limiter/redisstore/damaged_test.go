@@ -61,9 +61,9 @@ func tell[T any](c *crowd, script string, answers []T, err error) {
 
 // newcomers reserves an event of each key and parks it with two more, of which the second takes the place of the first.
 func (c *crowd) newcomers() {
-	var asked []reservation
+	var asked []awaited
 	for _, key := range c.keys {
-		asked = append(asked, reservation{key, c.rule(key, ""), 1, time.Second})
+		asked = append(asked, awaited{reservation{key, c.rule(key, ""), 1, time.Second}, c.t.Context()})
 	}
 	answers, err := c.sh.bundle.runReserve(asked)
 	decisions := make([]string, len(answers))

@@ -153,6 +153,9 @@ func (f *Fallback) explained(err error) error {
 
 // Reserve asks Redis, or decides by the policy.
 func (f *Fallback) Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	if ctx.Err() != nil {
+		return limiter.Decision{}, context.Cause(ctx)
+	}
 	f.mu.RLock()
 	if f.mode == byRedis {
 		f.mu.RUnlock()

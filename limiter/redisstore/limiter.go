@@ -53,12 +53,12 @@ func NewLimiter(rdb redis.UniversalClient, limits limiter.Limits, opt LimiterOpt
 // Reserve takes cost tokens, at least 1, of key (1 to [limiter.MaxKey] bytes), now ([limiter.Go]) or at a slot at most
 // horizon (1 s at most) ahead ([limiter.Hold]). Else it takes nothing and says how long to wait ([limiter.Park]), or that it
 // costs too much ([limiter.Never]). A horizon below 0 only asks. It answers by the end of ctx; when it errs, nobody knows
-// whether tokens were taken.
+// whether tokens were taken, but a call that isn't under way by the end of ctx takes none.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error) {
 	if key == "" || len(key) > limiter.MaxKey {
 		return limiter.Decision{}, fmt.Errorf("a key has 1 to %d bytes, not %d", limiter.MaxKey, len(key))
 	}
-	if rule := l.store.rule(key, ""); rule.unlimited { // nothing to ask
+	if rule := l.store.rule(key, ""); rule.unlimited && ctx.Err() == nil { // nothing to ask
 		now := time.Now()
 		return limiter.Decision{Verdict: limiter.Go, At: now, Stale: now.Add(rule.allowance()), Remaining: math.MaxInt64}, nil
 	}

@@ -17,6 +17,12 @@ type reservation struct {
 	horizon time.Duration
 }
 
+// awaited is a reservation with the context of who waits for its answer.
+type awaited struct {
+	reservation
+	ctx context.Context
+}
+
 // reserved is the answer to one reservation.
 type reserved struct {
 	limiter.Decision
@@ -26,8 +32,11 @@ type reserved struct {
 
 // Reserve asks for cost tokens of key for an event in a tier ("": none), at a slot at most horizon (1 s at most) ahead; a
 // horizon below 0 takes none and asks only where the event waits. An error says nothing about whether tokens were taken:
-// asking again may waste some, never exceed the limit.
+// asking again may waste some, never exceed the limit. Only a call that is under way when ctx ends may take any.
 func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horizon time.Duration) (limiter.Decision, error) {
+	if ctx.Err() != nil {
+		return limiter.Decision{}, context.Cause(ctx)
+	}
 	rule := s.rule(key, tier)
 	if cost > rule.maxCost {
 		return limiter.Decision{Verdict: limiter.Never}, nil
@@ -40,7 +49,7 @@ func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horiz
 	if rule.plain && horizon >= 0 && !b.detours.has(key) {
 		way = b.take
 	}
-	r, err := way.do(ctx, reservation{key, rule, cost, min(horizon, time.Second)})
+	r, err := way.do(ctx, awaited{reservation{key, rule, cost, min(horizon, time.Second)}, ctx})
 	if err == nil {
 		err = r.err
 	}
@@ -48,7 +57,7 @@ func (s *Store) Reserve(ctx context.Context, key, tier string, cost int64, horiz
 }
 
 // passOn lets reserve answer what take left open, before any later events of these keys.
-func (b *bundle) passOn(calls []*call[reservation, reserved]) {
+func (b *bundle) passOn(calls []*call[awaited, reserved]) {
 	b.reserve.add(calls...)
 	for _, c := range calls {
 		b.detours.add(c.q.key)
@@ -64,21 +73,21 @@ type group struct {
 }
 
 // runReserve carries out a batch in one call for each 256 keys.
-func (b *bundle) runReserve(batch []reservation) ([]reserved, error) {
+func (b *bundle) runReserve(batch []awaited) ([]reserved, error) {
 	at := make(map[reservation]int, len(batch))
 	var groups []group
 	for i, r := range batch {
-		g, ok := at[r]
+		g, ok := at[r.reservation]
 		if !ok {
 			g = len(groups)
-			at[r] = g
-			groups = append(groups, group{reservation: r, shard: b.shard(r.key)})
+			at[r.reservation] = g
+			groups = append(groups, group{reservation: r.reservation, shard: b.shard(r.key)})
 		}
 		groups[g].members = append(groups[g].members, i)
 	}
 	out := make([]reserved, len(batch))
 	for groups := range slices.Chunk(groups, maxKeys) {
-		if err := b.inEpochs(groups, out, b.reserveGroups); err != nil {
+		if err := b.inEpochs(groups, batch, out, b.reserveGroups); err != nil {
 			return nil, err
 		}
 	}
@@ -86,15 +95,30 @@ func (b *bundle) runReserve(batch []reservation) ([]reserved, error) {
 }
 
 // inEpochs lets call carry out the groups whose shards' epochs are known.
-func (b *bundle) inEpochs(groups []group, out []reserved, call func(*epochs, []group, []reserved) error) error {
-	if b.alone { // nobody else begins them
-		if err := b.begin(); err != nil {
-			return err
+func (b *bundle) inEpochs(groups []group, batch []awaited, out []reserved, call func(*epochs, []group, []reserved) error) error {
+	if !b.alone {
+		return b.callKnown(groups, batch, out, call)
+	}
+	err := b.begin() // nobody else begins them
+	if err == nil {
+		err = b.callKnown(groups, batch, out, call)
+	}
+	if errors.Is(err, ErrEpoch) {
+		if err = b.begin(); err == nil {
+			err = b.callKnown(groups, batch, out, call)
 		}
 	}
-	var able []group
+	return err
+}
+
+// callKnown makes one call for the members of the groups who still wait; those of shards whose epochs aren't known are told.
+func (b *bundle) callKnown(groups []group, batch []awaited, out []reserved, call func(*epochs, []group, []reserved) error) error {
+	able := make([]group, 0, len(groups))
 	shards := newEpochs()
 	for _, g := range groups {
+		if g.members = stillWaiting(g.members, batch, out); len(g.members) == 0 {
+			continue
+		}
 		if shards.add(g.shard) {
 			able = append(able, g)
 			continue
@@ -106,17 +130,20 @@ func (b *bundle) inEpochs(groups []group, out []reserved, call func(*epochs, []g
 	if len(able) == 0 {
 		return nil
 	}
-	err := call(shards, able, out)
-	if b.alone && errors.Is(err, ErrEpoch) {
-		if err = b.begin(); err == nil {
-			again := newEpochs()
-			for _, g := range able {
-				again.add(g.shard)
-			}
-			err = call(again, able, out)
+	return call(shards, able, out)
+}
+
+// stillWaiting answers the members whose callers wait: a batch may be several calls, and any of them may have taken long.
+func stillWaiting(members []int, batch []awaited, out []reserved) []int {
+	waiting := members[:0:0]
+	for _, i := range members {
+		if ctx := batch[i].ctx; ctx.Err() != nil {
+			out[i] = reserved{err: context.Cause(ctx)}
+		} else {
+			waiting = append(waiting, i)
 		}
 	}
-	return err
+	return waiting
 }
 
 // answer tells the members of a group what became of them.
@@ -129,7 +156,7 @@ func (b *bundle) answer(g group, a answer, r reply, out []reserved) {
 		each = 0
 	}
 	for n, member := range g.members {
-		out[member].Decision = a.decide(int64(n), g.cost, r, each, g.rule.allowance())
+		out[member] = reserved{Decision: a.decide(int64(n), g.cost, r, each, g.rule.allowance())}
 		if g.rule.unlimited {
 			out[member].Remaining = math.MaxInt64
 		}

@@ -221,13 +221,13 @@ func (b *bundle) decide(batch []reservation) ([]reserved, error) {
 			left = append(left, i)
 		}
 	}
-	ask := func(of []int, run func([]reservation) ([]reserved, error)) error {
+	ask := func(of []int, run func([]awaited) ([]reserved, error)) error {
 		if len(of) == 0 {
 			return nil
 		}
-		part := make([]reservation, len(of))
+		part := make([]awaited, len(of))
 		for i, at := range of {
-			part[i] = batch[at]
+			part[i] = awaited{batch[at], context.Background()}
 		}
 		answers, err := run(part)
 		for i, a := range answers {

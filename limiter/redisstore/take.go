@@ -25,10 +25,10 @@ func (a alike) compare(b alike) int {
 }
 
 // runTake carries out a batch in one call for each 256 keys.
-func (b *bundle) runTake(batch []reservation) ([]reserved, error) {
+func (b *bundle) runTake(batch []awaited) ([]reserved, error) {
 	out := make([]reserved, len(batch))
 	for groups := range slices.Chunk(b.takable(batch, out), maxKeys) {
-		if err := b.inEpochs(groups, out, b.takeGroups); err != nil {
+		if err := b.inEpochs(groups, batch, out, b.takeGroups); err != nil {
 			return nil, err
 		}
 	}
@@ -37,7 +37,7 @@ func (b *bundle) runTake(batch []reservation) ([]reserved, error) {
 
 // takable puts a batch's reservations together by their keys. Those of a key that asks for this and that are left open, so that
 // none of its events passes another.
-func (b *bundle) takable(batch []reservation, out []reserved) []group {
+func (b *bundle) takable(batch []awaited, out []reserved) []group {
 	at := make(map[string]int, len(batch))
 	groups := make([]group, 0, len(batch))
 	for i, r := range batch {
@@ -45,13 +45,13 @@ func (b *bundle) takable(batch []reservation, out []reserved) []group {
 		if !ok {
 			g = len(groups)
 			at[r.key] = g
-			groups = append(groups, group{reservation: r, shard: b.shard(r.key)})
+			groups = append(groups, group{reservation: r.reservation, shard: b.shard(r.key)})
 		}
 		groups[g].members = append(groups[g].members, i)
 	}
 	return slices.DeleteFunc(groups, func(g group) bool {
 		for _, i := range g.members {
-			if batch[i] != g.reservation || b.detours.has(g.key) {
+			if batch[i].reservation != g.reservation || b.detours.has(g.key) {
 				g.leave(out)
 				return true
 			}
@@ -63,7 +63,7 @@ func (b *bundle) takable(batch []reservation, out []reserved) []group {
 // leave lets reserve answer the members of the group.
 func (g group) leave(out []reserved) {
 	for _, i := range g.members {
-		out[i].open = true
+		out[i] = reserved{open: true}
 	}
 }
 

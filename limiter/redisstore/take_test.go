@@ -128,9 +128,10 @@ func TestEventsThatTakeLeavesOpenKeepTheirOrder(t *testing.T) {
 	r := newRig(t, "10/s burst 2")
 	b := r.shard("k").bundle
 	rule := r.rule("k", "")
-	calls := make([]*call[reservation, reserved], 6)
+	calls := make([]*call[awaited, reserved], 6)
 	for i := range calls {
-		calls[i] = &call[reservation, reserved]{q: reservation{"k", rule, 1, time.Second}, done: make(chan struct{})}
+		q := awaited{reservation{"k", rule, 1, time.Second}, t.Context()}
+		calls[i] = &call[awaited, reserved]{ctx: q.ctx, q: q, done: make(chan struct{})}
 	}
 	calls[1].q.cost = 2 // another cost than those beside it: take would tell them apart
 	b.take.add(calls...)
