@@ -3,7 +3,9 @@ package limitertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +19,15 @@ type Limiter interface {
 	Reserve(ctx context.Context, key string, cost int64, horizon time.Duration) (limiter.Decision, error)
 }
 
-// Run tests limiters that open makes, each with limits of its own and no state.
+// Stepper is a limiter whose clock can be set, as that of a server can.
+type Stepper interface {
+	Limiter
+	// Step sets the clock forward or back. From then on it may stand still between the steps.
+	Step(by time.Duration)
+}
+
+// Run tests limiters that open makes, each with limits of its own and no state. Those that are a [Stepper] are tested on clocks
+// that jump, too.
 func Run(t *testing.T, open func(t *testing.T, limits limiter.Limits) Limiter) {
 	for name, test := range map[string]func(*suite){
 		"burst at once, then refused with a wait that suffices": (*suite).burst,
@@ -30,6 +40,11 @@ func Run(t *testing.T, open func(t *testing.T, limits limiter.Limits) Limiter) {
 		"a sliding limit holds in any of its periods":           (*suite).sliding,
 		"paused and unlimited":                                  (*suite).extremes,
 		"many at once never exceed the limit":                   (*suite).concurrent,
+		"many keys at once have what each has alone":            (*suite).manyKeys,
+		"who is gone takes nothing":                             (*suite).gone,
+		"what remains is told":                                  (*suite).remaining,
+		"a clock that jumps brings no tokens":                   (*suite).steps,
+		"a clock that goes to and fro brings no tokens":         (*suite).toAndFro,
 	} {
 		t.Run(name, func(t *testing.T) { test(&suite{t, open}) })
 	}
@@ -91,8 +106,8 @@ func (s *suite) slots() {
 		if apart := d.At.Sub(before); i > 0 && (apart < 80*time.Millisecond || apart > 200*time.Millisecond) {
 			s.Errorf("slot %d is %s after the one before, want about 100 ms", i, apart)
 		}
-		if !d.Stale.After(d.At) && d.Stale.Before(d.At.Add(-time.Second)) {
-			s.Errorf("slot %d is stale at %s, before %s", i, d.Stale, d.At)
+		if late := d.Stale.Sub(d.At); late <= 0 || late > 100*time.Millisecond {
+			s.Errorf("the token of slot %d can be used for %s, want some time, and at most that of one token", i, late)
 		}
 		before = d.At
 	}
@@ -210,5 +225,117 @@ func (s *suite) concurrent() {
 	most := burst + int64(time.Since(begin).Seconds()*rate) + 1
 	if n := passed.Load(); n > most || n < most*7/10 {
 		s.Errorf("%d passed, want at most %d and most of that", n, most)
+	}
+}
+
+// manyKeys asks for keys of all shards, if there are shards, at the same time.
+func (s *suite) manyKeys() {
+	const keys, most = 100, 2
+	l := s.limiter(fmt.Sprintf("%d/h", most))
+	var passed [keys]atomic.Int64
+	var asking sync.WaitGroup
+	for i := range keys * (most + 1) {
+		asking.Go(func() {
+			d, err := l.Reserve(s.Context(), fmt.Sprint("key ", i%keys), 1, 0)
+			if err != nil {
+				s.Error(err)
+			}
+			if d.Verdict == limiter.Go && err == nil {
+				passed[i%keys].Add(1)
+			}
+		})
+	}
+	asking.Wait()
+	for i := range passed {
+		if n := passed[i].Load(); n != most {
+			s.Errorf("key %d: %d of %d passed, want %d", i, n, most+1, most)
+		}
+	}
+}
+
+func (s *suite) gone() {
+	gone, cancel := context.WithCancel(s.Context())
+	cancel()
+	for _, limits := range []string{"20/h", "20/h, 30/d", "20/h window", "0", "unlimited"} {
+		l := s.limiter(limits)
+		for range 30 {
+			for _, horizon := range []time.Duration{0, time.Second} {
+				if d, err := l.Reserve(gone, "k", 1, horizon); !errors.Is(err, context.Canceled) {
+					s.Fatalf("%s: %+v, %v, want the end of the context", limits, d, err)
+				}
+			}
+		}
+		if limits[0] == '2' {
+			s.want(l, "k", 20, limiter.Go)
+		}
+	}
+}
+
+func (s *suite) remaining() {
+	l := s.limiter("10/h burst 5, 7/d window")
+	left := func(what string, d limiter.Decision, tokens int64, scarcest int) {
+		s.Helper()
+		if d.Remaining != tokens || d.Scarcest != scarcest {
+			s.Errorf("%s: %d tokens of limit %d remain, want %d of %d", what, d.Remaining, d.Scarcest, tokens, scarcest)
+		}
+	}
+	left("asked before", s.ask(l, "k", 1, -1), 5, 0)
+	left("one taken", s.ask(l, "k", 1, 0), 4, 0)
+	left("three taken", s.ask(l, "k", 2, 0), 2, 0)
+	left("refused", s.ask(l, "k", 3, 0), 2, 0)
+	left("all taken", s.ask(l, "k", 2, 0), 0, 0)
+	left("nothing left", s.ask(l, "k", 1, 0), 0, 0)
+
+	l = s.limiter("9/h burst 12, 3/d window")
+	left("of the slower one", s.ask(l, "k", 1, 0), 2, 1)
+	if d := s.ask(s.limiter("unlimited"), "k", 1, 0); d.Remaining != math.MaxInt64 {
+		s.Errorf("unlimited: %d tokens remain", d.Remaining)
+	}
+}
+
+func (s *suite) steps() {
+	for limits, most := range map[string]int{"3/h": 3, "3/h window": 3, "3/h sliding": 3, "3/h leaky": 1} {
+		l, ok := s.limiter(limits).(Stepper)
+		if !ok {
+			return
+		}
+		const longer = 66 * time.Minute // than it takes to have all again
+		steps := []struct {
+			by   time.Duration
+			then int // so many go
+		}{{100 * time.Hour, most}, {-500 * time.Millisecond, 0}, {-100 * time.Minute, 0}, {longer, most}, {1000 * time.Hour, most}}
+		for i, step := range steps {
+			l.Step(step.by)
+			for n := range step.then + 1 {
+				want := limiter.Go
+				if n == step.then {
+					want = limiter.Park
+				}
+				if d := s.ask(l, "k", 1, 0); d.Verdict != want {
+					s.Fatalf("%s, step %d by %s, event %d of %d: %+v, want verdict %d", limits, i, step.by, n, step.then, d, want)
+				}
+			}
+		}
+	}
+}
+
+// toAndFro is as two servers whose clocks differ, in turn.
+func (s *suite) toAndFro() {
+	for _, limits := range []string{"3/2s", "3/2s window", "3/2s sliding", "3/2s leaky"} {
+		l, ok := s.limiter(limits).(Stepper)
+		if !ok {
+			return
+		}
+		begin, passed := time.Now(), 0
+		for i := range 80 {
+			l.Step(900 * time.Millisecond * time.Duration(1-i%2*2))
+			for s.ask(l, "k", 1, 0).Verdict == limiter.Go {
+				passed++
+			}
+		}
+		// Some time may have passed, and the clock was 0.9 s ahead once.
+		if most := 3 + int(3*(time.Since(begin)+900*time.Millisecond)/(2*time.Second)) + 3; passed > most {
+			s.Errorf("%s: %d passed, want %d at most", limits, passed, most)
+		}
 	}
 }

@@ -119,26 +119,37 @@ func (s *shares) reserve(key, tier string, cost int64, horizon time.Duration) li
 	at := now
 	for i, p := range k.parts {
 		if cost > p.burst {
-			return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled}
+			return k.remaining(s.from, now, limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled})
 		}
 		at = max(at, max(k.empty[i], s.from, now-p.burst*p.every)+cost*p.every)
 	}
 	if horizon < 0 || at > now+int64(min(horizon, limiter.MaxHorizon)) {
-		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled, Wait: time.Duration(at - now)}
+		d := limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled, Wait: time.Duration(at - now)}
+		return k.remaining(s.from, now, d)
 	}
 	for i, p := range k.parts {
 		k.empty[i] = max(k.empty[i], s.from, at-p.burst*p.every) + cost*p.every
 	}
 	k.spent += cost
-	d := limiter.Decision{Verdict: limiter.Go, At: s.start.Add(time.Duration(at)), Remaining: math.MaxInt64}
-	for i, p := range k.parts {
-		left := (now - max(k.empty[i], s.from, now-p.burst*p.every)) / p.every
-		d.Remaining = min(d.Remaining, max(0, left))
-	}
+	d := limiter.Decision{Verdict: limiter.Go, At: s.start.Add(time.Duration(at))}
 	if at > now {
 		d.Verdict, d.Reason = limiter.Hold, limiter.Throttled
 	}
 	d.Stale = d.At.Add(s.allowance)
+	return k.remaining(s.from, now, d)
+}
+
+// remaining adds to d what the part with the fewest tokens has left of them.
+func (k *share) remaining(from, now int64, d limiter.Decision) limiter.Decision {
+	for i, p := range k.parts {
+		left := int64(0)
+		if p.burst > 0 {
+			left = max(0, (now-max(k.empty[i], from, now-p.burst*p.every))/p.every)
+		}
+		if i == 0 || left < d.Remaining {
+			d.Remaining, d.Scarcest = left, i
+		}
+	}
 	return d
 }
 
