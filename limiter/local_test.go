@@ -165,3 +165,39 @@ func TestLocalIsSafeForManyGoroutines(t *testing.T) {
 		t.Errorf("%d went, want 200", n)
 	}
 }
+
+// A limit that is raised for a while, or taken away, must not come back with a fresh burst.
+func TestLocalRemembersWhatWasSpentUnderLimitsThatRestMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{"10/d", "10/d window", "10/d sliding"} {
+		for _, meanwhile := range []string{"1000/s", "unlimited", "0"} {
+			synctest.Test(t, func(t *testing.T) {
+				l := mustLocal(t, limit)
+				for range 10 {
+					reserve(t, l, "k", 1, 0)
+				}
+				for i, limits := range []string{meanwhile, limit} {
+					if err := l.SetLimits(mustLimits(t, limits)); err != nil {
+						t.Fatal(err)
+					}
+					reserve(t, l, "k", 1, -1)
+					time.Sleep(time.Minute)
+					for other := range 10 { // each looks at two keys, whether they can be forgotten
+						reserve(t, l, fmt.Sprint(i, other), 1, -1)
+					}
+				}
+				if d := reserve(t, l, "k", 1, 0); d.Verdict != Park {
+					t.Errorf("%s, after %s for a minute: %+v, want all spent", limit, meanwhile, d)
+				}
+				time.Sleep(48 * time.Hour)
+				for range 30 {
+					reserve(t, l, "k", 1, -1)
+					reserve(t, l, fmt.Sprint(time.Now()), 1, -1)
+				}
+				if n := l.Len(); n > 5 {
+					t.Errorf("%s: %d keys are remembered that have nothing to remember", limit, n)
+				}
+			})
+		}
+	}
+}

@@ -18,7 +18,13 @@ type Model struct {
 
 	plan   *plan
 	states []State          // of plan.classes
-	unused map[string]State // by name, of limits that are no longer among them
+	unused map[string]kept  // by name, of limits that are no longer among them
+}
+
+// kept is a state that may be gone on with.
+type kept struct {
+	State
+	fullAt int64 // when it says no more than a missing one, by the limit that it was of last
 }
 
 // NewModel returns a model that has seen no event yet. Limits that the arithmetic can't hold are an error.
@@ -42,22 +48,24 @@ func (m *Model) SetLimits(limits Limits) error {
 }
 
 func (m *Model) follow(p *plan) {
-	kept := make(map[string]State, len(m.states)+len(m.unused))
-	maps.Copy(kept, m.unused)
+	all := make(map[string]kept, len(m.states)+len(m.unused))
+	maps.Copy(all, m.unused)
 	for i, s := range m.states {
-		kept[m.plan.names[i]] = s
+		if s.Den != 0 {
+			all[m.plan.names[i]] = kept{s, m.plan.classes[i].fullAt(s, s.UpdatedAt)}
+		}
 	}
 	states := make([]State, len(p.classes))
 	for i, name := range p.names {
-		states[i] = kept[name]
-		delete(kept, name)
+		states[i] = all[name].State
+		delete(all, name)
 	}
-	m.plan, m.states, m.unused = p, states, kept
+	m.plan, m.states, m.unused = p, states, all
 }
 
 // State is what is kept of the limit with a name, as of the last reservation that changed it.
 func (m *Model) State(name string) State {
-	s := m.unused[name]
+	s := m.unused[name].State
 	if i := slices.Index(m.plan.names, name); i >= 0 {
 		s = m.states[i]
 	}
@@ -117,15 +125,15 @@ func (m *Model) reserve(now, n, cost, horizon int64) Reservation {
 }
 
 // FullAt is the time, at least now, from which on the key is as good as one never seen, if nothing more is taken: the
-// expiry of its state.
+// expiry of its state. What was spent under limits that no longer rule counts, as they may rule again.
 func (m *Model) FullAt(now int64) int64 {
-	if m.plan.uncounted() {
-		return now
-	}
 	states, _ := m.refilled(now)
 	at := now
 	for i, c := range m.plan.classes {
 		at = max(at, c.fullAt(states[i], now))
+	}
+	for _, s := range m.unused {
+		at = max(at, s.fullAt)
 	}
 	return at
 }
