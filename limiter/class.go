@@ -97,11 +97,18 @@ func (l Limit) windows() (Class, error) {
 		return Class{}, fmt.Errorf("a burst of %d is less than the %d that each window brings; write burst %[2]d or more",
 			l.Burst, l.Events)
 	}
-	// The time until a bucket in debt is full has to be exact: one window more than the burst's, and the horizon's.
-	if most := (maxExact-horizonMicros)/c.Den - 1; ceilDiv(c.Burst, c.Num) > most {
-		return Class{}, fmt.Errorf("a burst of %d is too large for so slow a rate; write burst %d or less", l.Burst, most*c.Num)
+	if most := maxRefillMicros / c.Den; ceilDiv(c.Burst, c.Num) > most {
+		return Class{}, l.tooSlow(most * c.Num)
 	}
 	return c, nil
+}
+
+const maxRefillMicros = int64(MaxRefill / time.Microsecond)
+
+// tooSlow refuses a burst of which at most so much comes back within MaxRefill.
+func (l Limit) tooSlow(most int64) error {
+	return fmt.Errorf("a burst of %d is too large for so slow a rate: what was spent is known for %s at most; write burst %d or less",
+		l.Burst, periodText(MaxRefill), most)
 }
 
 // evenly is the class of a limit in range whose tokens accrue evenly.
@@ -109,15 +116,18 @@ func (l Limit) evenly() (Class, error) {
 	period := int64(l.Period / time.Microsecond)
 	g := gcd(l.Events, period)
 	exact := Class{Num: l.Events / g, Den: period / g, Burst: l.Burst, Kind: l.Kind}
+	// In both refusals the burst is what takes the room: a rate with so large a Num that its own share would fill it is always
+	// quick enough, and close enough after rounding.
+	room := func() int64 { return (maxExact-exact.Num*horizonMicros)/exact.Den - 1 }
+	if most := exact.Tokens(MaxRefill); l.Burst > most {
+		return Class{}, l.tooSlow(min(most, room()))
+	}
 	if exact.exact() {
 		return exact, nil
 	}
 	c := exact.roundedDown()
 	if !c.within(exact) {
-		// The burst is what takes the room: a rate with so large a Num that its own share would fill it is always close
-		// enough after rounding.
-		return Class{}, fmt.Errorf("a burst of %d is too large for so slow a rate; write burst %d or less",
-			l.Burst, (maxExact-exact.Num*horizonMicros)/exact.Den-1)
+		return Class{}, fmt.Errorf("a burst of %d is too large for so slow a rate; write burst %d or less", l.Burst, room())
 	}
 	return c, nil
 }

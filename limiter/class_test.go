@@ -75,7 +75,7 @@ func TestClassOfLimitOutOfRangeIsRefused(t *testing.T) {
 		{Limit{Events: 1, Period: 1500, Burst: 1}, "whole ms"},
 		{Limit{Events: 2, Period: time.Microsecond, Burst: 1}, "1000000/s"},
 		{Limit{Events: math.MaxInt64, Period: MaxPeriod, Burst: 1}, "1000000/s"},
-		{Limit{Events: 1, Period: MaxPeriod, Burst: MaxBurst}, "write burst 284 or less"},
+		{Limit{Events: 1, Period: MaxPeriod, Burst: MaxBurst}, "write burst 100 or less"},
 	}
 	for _, tt := range tests {
 		got, err := tt.limit.Class()
@@ -92,6 +92,12 @@ func checkClass(t *testing.T, l Limit) {
 	events, period := big64(l.Events), big64(l.Period.Microseconds())
 	g := new(big.Int).GCD(nil, nil, events, period)
 	num, den := new(big.Int).Div(events, g), new(big.Int).Div(period, g)
+	if refill := mul(big64(l.Burst), period); refill.Cmp(mul(events, big64(MaxRefill.Microseconds()))) > 0 {
+		if err == nil {
+			t.Fatalf("class of %v = %+v; want an error, since its refill takes longer than %s", l, c, MaxRefill)
+		}
+		return
+	}
 	if bigFits(num, den, l.Burst) {
 		if err != nil || big64(c.Num).Cmp(num) != 0 || big64(c.Den).Cmp(den) != 0 || c.Burst != l.Burst {
 			t.Fatalf("class of %v = %+v, %v; want the exact %v/%v", l, c, err, num, den)

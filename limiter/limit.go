@@ -10,9 +10,13 @@ import (
 
 // The range of limits. A rate of more than one token per microsecond, the unit of all stored times, can't be kept
 // exactly, and a period of more than a year is a mistake in writing.
+//
+// What was spent has to be known until a limit is full again, from nothing. MaxRefill is the longest time for which that is kept;
+// its end is a time in microseconds that a double still holds exactly.
 const (
 	MaxBurst  int64         = 1 << 31
 	MaxPeriod time.Duration = 365 * day
+	MaxRefill time.Duration = 100 * 365 * day
 
 	day = 24 * time.Hour
 )

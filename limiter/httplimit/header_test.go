@@ -62,7 +62,7 @@ func TestFieldsTellPolicyAndRest(t *testing.T) {
 		{"10/s, 100/d sliding", left(3, 1), `"default-bucket/1s";q=10;w=1, "default-sliding/1d";q=100;w=86400`, `"default-sliding/1d";r=3`},
 		{"10/s, 100/d sliding", left(3, 0), `"default-bucket/1s";q=10;w=1, "default-sliding/1d";q=100;w=86400`, `"default-bucket/1s";r=3;t=1`},
 		{"10/s", left(3, 4), `"default";q=10;w=1`, `"default";r=3;t=1`},
-		{"1/365d burst 284", refused, `"default";q=284;w=8956224000`, `"default";r=0;t=2`},
+		{"1/365d burst 100", refused, `"default";q=100;w=3153600000`, `"default";r=0;t=2`},
 		{"0", limiter.Decision{Verdict: limiter.Park}, `"default";q=0`, `"default";r=0;t=60`},
 		{"1/s", limiter.Decision{Verdict: limiter.Never}, `"default";q=1;w=1`, `"default";r=0`},
 		{"unlimited", limiter.Decision{Remaining: 1 << 62}, ``, ``},

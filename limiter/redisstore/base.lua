@@ -27,7 +27,9 @@
 -- 3 sliding), num, den, burst, and the longest wait as tokens of refill (-1: any). An entry names its rule by its place,
 -- from 1. Whoever calls by the lane's events also names the class by which it found the rule.
 
-local MAX_TTL = 7776000000000 -- 90 days
+-- No expiry is later: package limiter refuses limits that remember for longer than 100 years. What stands beside them keeps the
+-- times of all that is stored exact.
+local MAX_TTL = 3200000000000000
 local EXACT = 9007199254740991
 local HORIZON = 1000000       -- nothing is promised for later
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

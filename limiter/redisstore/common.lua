@@ -2,7 +2,7 @@
 -- of package limiter (state.go, sliding.go), which is the oracle of the tests.
 
 local MAX_LOOK = 60000000        -- every lane is looked at once a minute, whatever was computed under an older limit
-local KEEP_LANE = 3888000000000  -- the least time that a lane's class and costs are kept, when a worker looks at it
+local LANE_TTL = 63072000000000 -- a lane's class and costs are kept for 2 years, and for one at least after a worker's look
 local SLICES = 20
 
 -- prepare computes once what all entries of a rule need: the fields that a reservation reads, and all of them.
@@ -46,7 +46,7 @@ end
 
 -- The state of the key at hand: there is one at a time, so that not every key of a call needs a table of its own.
 local current = {false, key = '', exp = 0, opened = 0, closedUntil = 0, extra = 0, openingExtra = 0, opening = 0, fails = 0,
-  token = 0, til = 0, kept = 0, class = '', failure = '', dirty = false, rebased = false, set = false, stranger = false}
+  token = 0, til = 0, kept = 0, class = '', failure = '', dirty = false, rebased = false, set = false, over = false, stranger = false}
 
 -- state answers a key's state from its fields, or nil when they are not what sluice writes.
 local function state(L, key, v)
@@ -57,7 +57,7 @@ local function state(L, key, v)
   local s = current
   s.key, s.exp, s.opened, s.closedUntil, s.extra, s.openingExtra = key, exp, opened, closed, max(0, extra), opening
   s.opening, s.fails, s.token, s.til, s.kept, s.class, s.failure = 0, 0, 0, 0, 0, nil, nil
-  s.dirty, s.rebased, s.set, s.stranger = false, false, false, false
+  s.dirty, s.rebased, s.set, s.over, s.stranger = false, false, false, false, false
   for i = 1, #L do
     s[i] = part(L[i], v, 4 * i - 3)
     if not s[i] then return nil end
@@ -337,8 +337,18 @@ end
 -- by which limits a lane goes, so the key must not expire before it is taken away.
 local function classify(s, class)
   if s.class == class then return end
-  s.class, s.exp = class, 0
+  s.class, s.over = class, class == ''
   put(s, 'class', class)
+end
+
+-- others says whether limits that don't rule now have left their state: they may rule again. How long they remember isn't known.
+local function others(s, L)
+  local list, ruling = redis.call('HGETALL', s.key), {}
+  for i = 1, #L do ruling[L[i].at] = true end
+  for i = 1, #list, 2 do
+    if find(list[i], 'updatedAt$') and not ruling[list[i]] then return true end
+  end
+  return false
 end
 
 -- save writes the limits if they were charged, what was put, and an expiry after which the key would say the same as no
@@ -350,9 +360,10 @@ local function save(s, L, now)
   local changed = (s.dirty or s.rebased) and putLimits(s, L)
   local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til, s.kept)
   local lane = s.class and s.class ~= '' or s.extra > 0
+  if s.over and not lane and not others(s, L) then s.exp = 0 end
   local ttl = 0
-  if lane and s.exp < now + KEEP_LANE then
-    ttl = MAX_TTL
+  if lane and s.exp < now + LANE_TTL / 2 then
+    ttl = min(max(need + L.margin - now, LANE_TTL), MAX_TTL)
   elseif s.exp < need or written and (s.exp <= now or changed) then
     ttl = min(max(need + L.margin, s.exp) - now, MAX_TTL)
   end

@@ -53,10 +53,13 @@ local function first(lane, retry, without)
   return redis.call('ZRANGE', lane, '0', '0')[1], back and back[1] and back
 end
 
--- outlast lets a key whose state isn't read last for as long as events may wait.
+-- outlast lets a key whose state isn't read last for as long as events may wait, if it doesn't yet. One whose expiry can't be read
+-- is damaged, and stays so.
 local function outlast(key, now)
-  redis.call('HSET', key, 'exp', d(now + MAX_TTL))
-  redis.call('PEXPIRE', key, d(MAX_TTL / 1000))
+  local exp = whole(redis.call('HGET', key, 'exp'))
+  if not exp or exp >= now + LANE_TTL then return end
+  redis.call('HSET', key, 'exp', d(now + LANE_TTL))
+  redis.call('PEXPIRE', key, d(LANE_TTL / 1000))
 end
 
 -- remember notes a class as classify does, for a key whose state isn't read. A damaged key has none.
@@ -93,8 +96,7 @@ local function tally(s, empty)
   local extra = empty and 0 or max(0, s.extra + gained)
   gained = 0
   if extra == s.extra then return end
-  if s.extra == 0 or extra == 0 then s.exp = 0 end
-  s.extra = extra
+  s.extra, s.over = extra, s.over or extra == 0
   if extra > 0 then put(s, 'extra', d(extra)) else redis.call('HDEL', s.key, 'extra') end
 end
 
