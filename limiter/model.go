@@ -17,8 +17,8 @@ type Model struct {
 	Since int64
 
 	plan   *plan
-	states []State          // of plan.classes
-	unused map[string]kept  // by name, of limits that are no longer among them
+	states []State         // of plan.classes
+	unused map[string]kept // by name, of limits that are no longer among them
 }
 
 // kept is a state that may be gone on with.

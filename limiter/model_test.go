@@ -224,7 +224,8 @@ func TestLostStateHoldsWhatAccruedSince(t *testing.T) {
 		{"10/s burst 20 window", 1_000_000, 10},
 		{"10/s burst 20 window", 9 * seconds, 20},
 		{"100/s sliding", 0, 0},
-		{"100/s sliding", 500_000, 45}, // half of them but for one slice's
+		{"100/s sliding", 500_000, 0}, // all may have been taken just before
+		{"100/s sliding", 1_049_999, 0},
 		{"100/s sliding", 1_050_000, 100},
 		{"100/s sliding", 3600 * seconds, 100},
 		{"100/d, 100/s sliding", 500_000, 0},

@@ -3,6 +3,7 @@ package limiter
 import (
 	"reflect"
 	"slices"
+	"sort"
 	"testing"
 	"time"
 )
@@ -340,4 +341,67 @@ func FuzzModel(f *testing.F) {
 			checkBound(t, ls, l, out, false)
 		}
 	})
+}
+
+// What was lost counts as spent, at the latest moment at which it can have been: whatever the kind, what goes before and after
+// a loss is within the limit. Promises for up to a horizon later are kept.
+func TestLossOfStateKeepsTheLimits(t *testing.T) {
+	t.Parallel()
+	r := random(t)
+	total := 0
+	for i := range 2000 {
+		ls := randomLimits(r)
+		horizon := time.Second * time.Duration(i%2)
+		now, since := epoch0, int64(0)
+		var out []push
+		for range 3 { // two losses
+			m, err := NewModel(ls)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Since = since
+			for range 12 {
+				now += randomGap(r, ls)
+				cost := randomCost(r, ls)
+				out = append(out, pushes(m.Reserve(now, 1+r.Int64N(1<<r.IntN(10)), cost, horizon), now, cost)...)
+			}
+			now += r.Int64N(2) * randomGap(r, ls)
+			since = now + horizon.Microseconds()
+		}
+		total += len(out)
+		for _, l := range ls {
+			if l.Kind == Window { // its windows begin elsewhere after a loss
+				c, _ := l.Class()
+				sort.SliceStable(out, func(i, j int) bool { return out[i].at < out[j].at })
+				checkAnyWindows(t, ls, l, c, out)
+			} else {
+				checkBound(t, ls, l, out, false)
+			}
+		}
+	}
+	if total < 20_000 {
+		t.Errorf("only %d pushes: the sequences try nothing", total)
+	}
+}
+
+// The same in figures: 37 went within 20 s.
+func TestLossOfASlidingLimitsStateBringsNothingForAPeriod(t *testing.T) {
+	t.Parallel()
+	m := mustModel(t, "20/20s sliding")
+	if r := m.Reserve(epoch0, 20, 1, 0); r.Granted != 20 {
+		t.Fatalf("%+v, want all 20", r)
+	}
+	m = mustModel(t, "20/20s sliding")
+	m.Since = epoch0
+	granted := int64(0)
+	for at := int64(0); at <= 22*seconds; at += seconds / 10 {
+		r := m.Reserve(epoch0+at, 20, 1, 0)
+		granted += r.Granted
+		if at <= 20*seconds && granted > 0 {
+			t.Fatalf("%d go %d ms after 20 went", granted, at/1000)
+		}
+	}
+	if granted != 20 {
+		t.Errorf("%d go in the 22 s after the loss, want 20", granted)
+	}
 }

@@ -36,13 +36,11 @@ func (c Class) refillSliding(s State, now, since int64) (_ State, rebased bool) 
 	return s, rebased
 }
 
-// assumeSpent fills a state lost at since as if all tokens had been taken evenly in the period before: they come back as
-// time passes.
+// assumeSpent fills a state lost at since as if all tokens had been taken at that moment, the latest that can have been: nothing is
+// known of them.
 func (c Class) assumeSpent(s *State, since int64) {
 	s.UpdatedAt, s.Slice = since, floorDiv(since, c.slice())
-	for i := range int64(Slices) {
-		s.Counts[i] = (Slices-i)*c.Num/Slices - (Slices-i-1)*c.Num/Slices
-	}
+	s.Counts[0] = c.Num
 }
 
 // begin makes slice number q the newest, unless it is older. The slices that fall out expire before it begins.

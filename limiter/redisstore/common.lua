@@ -121,11 +121,8 @@ local function refillSliding(c, p, now, since, tol)
     p.counts = {}
     for i = 1, SLICES + 1 do p.counts[i] = 0 end
     p.at, p.w = now, 0
-    if since ~= 0 then -- as if all tokens had been taken evenly in the period before the loss
-      p.at, p.w = since, floor(since / c.slice)
-      for i = 0, SLICES - 1 do
-        p.counts[i + 1] = floor((SLICES - i) * c.num / SLICES) - floor((SLICES - i - 1) * c.num / SLICES)
-      end
+    if since ~= 0 then -- as if all tokens had been taken at the moment of the loss: nothing is known of them
+      p.at, p.w, p.counts[1] = since, floor(since / c.slice), c.num
     end
   end
   local ahead = p.at - now

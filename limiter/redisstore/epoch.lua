@@ -34,7 +34,8 @@ elseif what == 'begin' then
   if e[2] and e[2] ~= lanes then return {0} end
   if not e[1] then
     e[1], e[3] = ARGV[4], '1'
-    redis.call('HSET', KEYS[1], 'lanes', lanes, 'format', FORMAT, 'id', e[1], 'since', ARGV[5] == '1' and '0' or d(now), 'n', e[3])
+    local since = ARGV[5] == '1' and '0' or d(now + HORIZON) -- so long promises of before the loss are kept
+    redis.call('HSET', KEYS[1], 'lanes', lanes, 'format', FORMAT, 'id', e[1], 'since', since, 'n', e[3])
   end
   return {1, e[1], tonumber(e[3] or '0')}
 elseif what == 'build' then
