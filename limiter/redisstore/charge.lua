@@ -5,7 +5,9 @@
 --       of that: tokens
 -- reply {1} the epoch is another, nothing was written; else {0, now, calls, number of entries that are damaged and so
 --       weren't charged}
--- Invariant: no level is taken lower than to the debt that a second pays off, so that no key stands still for longer.
+-- Invariant: no level is taken lower than to the debt that a second pays off, in whole tokens, so that no bucket stands still for
+--       longer. What was spent of a window or of a sliding limit counts as spent at the latest slot that can have been promised
+--       without Redis.
 --
 -- cat base.lua common.lua charge.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'ratelimit:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 1 7
 local ok, since = epoch(KEYS[1], ARGV[1])
@@ -16,9 +18,11 @@ local damaged = 0
 
 local function take(c, p, n)
   if c.kind == 3 then
-    p.counts[1] = p.counts[1] + max(0, min(n, (left(c, p, now))))
+    if n > 0 then begin(p, floor((now + HORIZON) / c.slice)) end
+    p.counts[1] = min(p.counts[1] + n, max(p.counts[1], c.num))
   else
-    p.w = max(min(p.w, -floor(c.num * 1000000 / c.den)), p.w - n)
+    if c.kind == 1 then p.at = max(p.at, now + HORIZON) end
+    p.w = max(min(p.w, c.kind == 1 and 0 or -ceil(c.num * HORIZON / c.den)), p.w - n)
   end
 end
 

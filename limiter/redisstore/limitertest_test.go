@@ -49,14 +49,14 @@ func (l stepping) Step(by time.Duration) {
 }
 
 // A worker that is the only live one lets pass without Redis what the limits allow. Its shares begin empty, so the
-// outage has lasted for a day here.
+// outage has lasted for longer than any of the limits counts here.
 func TestFallbackConformsForTheOnlyWorker(t *testing.T) {
 	t.Parallel()
 	limitertest.Run(t, func(t *testing.T, limits limiter.Limits) limitertest.Limiter {
 		s := &standIn{broken: true, away: true, workers: 1}
 		f := newFallback(s, FallbackOptions{Policy: Local, Fleet: s}, limiter.Fixed(limits), "w0", slog.New(slog.DiscardHandler), func(Policy) {})
 		f.leave()
-		f.shares.start = f.shares.start.Add(-24 * time.Hour)
+		f.shares.start = f.shares.start.Add(-100 * time.Hour)
 		return tierless{f}
 	})
 }

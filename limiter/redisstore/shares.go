@@ -10,12 +10,14 @@ import (
 )
 
 // shares is this worker's part of every key's limits while all workers are without Redis: the parts of all workers together
-// are no more than the limits. They are buckets in memory. What Redis held isn't known, so all begin empty; and what this
-// worker has promised before is taken from its own.
+// are no more than the limits. They are buckets in memory. What Redis held isn't known, so it counts as spent, at the latest
+// moment at which it can have been. A bucket begins empty, less what this worker has been promised for later. A window has brought its
+// tokens, all of which are gone, and of a sliding limit all have been taken just when the last slot passes that Redis can have
+// promised, to any worker: a second later.
 //
 // A limit with room for it is shared evenly. One whose burst is smaller than the number of workers has whole tokens for some
 // only: which, the workers draw by the key's name, each on its own with the same result. A sliding limit is dealt out by its
-// events, evenly spaced, since nobody knows when those before were.
+// events, evenly spaced, so that no worker needs to know what another that came or went has spent when.
 type shares struct {
 	limits    limiter.Resolver
 	allowance time.Duration
@@ -44,6 +46,7 @@ type share struct {
 	team  int     // which one parts is for
 	parts []part  // of the limits
 	empty []int64 // of each limit: when its level is 0
+	first []int64 // of each limit: nothing accrues before, since it rules only lately
 	spent int64   // tokens, not charged to Redis yet
 }
 
@@ -51,6 +54,15 @@ type share struct {
 type counted struct {
 	limiter.Class
 	name string
+	lag  int64 // for how long nothing accrues once it isn't known what was spent
+}
+
+// lag is for how long what may have been spent at the last slot keeps more of a limit from accruing.
+func lag(c limiter.Class) int64 {
+	if c.Kind == limiter.Sliding || c.Kind == limiter.Window {
+		return c.Den*1000 + int64(limiter.MaxHorizon)
+	}
+	return 0
 }
 
 func countedBy(limits limiter.Limits) []counted {
@@ -60,7 +72,7 @@ func countedBy(limits limiter.Limits) []counted {
 		if err != nil {
 			c = limiter.Class{} // nothing passes
 		}
-		all = append(all, counted{c, l.Name()})
+		all = append(all, counted{c, l.Name(), lag(c)})
 	}
 	return all
 }
@@ -119,16 +131,16 @@ func (s *shares) reserve(key, tier string, cost int64, horizon time.Duration) li
 	at := now
 	for i, p := range k.parts {
 		if cost > p.burst {
-			return k.remaining(s.from, now, limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled})
+			return s.remaining(k, now, limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled})
 		}
-		at = max(at, max(k.empty[i], s.from, now-p.burst*p.every)+cost*p.every)
+		at = max(at, max(s.since(k, i), now-p.burst*p.every)+cost*p.every)
 	}
 	if horizon < 0 || at > now+int64(min(horizon, limiter.MaxHorizon)) {
 		d := limiter.Decision{Verdict: limiter.Park, Reason: limiter.Throttled, Wait: time.Duration(at - now)}
-		return k.remaining(s.from, now, d)
+		return s.remaining(k, now, d)
 	}
 	for i, p := range k.parts {
-		k.empty[i] = max(k.empty[i], s.from, at-p.burst*p.every) + cost*p.every
+		k.empty[i] = max(s.since(k, i), at-p.burst*p.every) + cost*p.every
 	}
 	k.spent += cost
 	d := limiter.Decision{Verdict: limiter.Go, At: s.start.Add(time.Duration(at))}
@@ -136,15 +148,26 @@ func (s *shares) reserve(key, tier string, cost int64, horizon time.Duration) li
 		d.Verdict, d.Reason = limiter.Hold, limiter.Throttled
 	}
 	d.Stale = d.At.Add(s.allowance)
-	return k.remaining(s.from, now, d)
+	return s.remaining(k, now, d)
+}
+
+// opens is when the limit number i of k begins to accrue.
+func (s *shares) opens(k *share, i int) int64 { return max(k.first[i], s.from+k.limits[i].lag) }
+
+// since is since when what it holds has accrued.
+func (s *shares) since(k *share, i int) int64 { return max(k.empty[i], s.opens(k, i)) }
+
+// level is for how long what it holds at a time has accrued; negative: a debt, which is paid while nothing accrues, too.
+func (s *shares) level(k *share, i int, at int64) int64 {
+	return at - max(k.empty[i], s.from, min(at, s.opens(k, i)))
 }
 
 // remaining adds to d what the part with the fewest tokens has left of them.
-func (k *share) remaining(from, now int64, d limiter.Decision) limiter.Decision {
+func (s *shares) remaining(k *share, now int64, d limiter.Decision) limiter.Decision {
 	for i, p := range k.parts {
 		left := int64(0)
 		if p.burst > 0 {
-			left = max(0, (now-max(k.empty[i], from, now-p.burst*p.every))/p.every)
+			left = max(0, (now-max(s.since(k, i), now-p.burst*p.every))/p.every)
 		}
 		if i == 0 || left < d.Remaining {
 			d.Remaining, d.Scarcest = left, i
@@ -159,7 +182,7 @@ func (s *shares) of(key string, ruling *limiter.Ruling, now int64) *share {
 	if k == nil {
 		s.forgetSome(now)
 		k = &share{ruling: ruling, limits: countedBy(ruling.Limits)}
-		k.parts, k.empty = s.parts(key, k.limits, 0), make([]int64, len(k.limits))
+		k.parts, k.empty, k.first = s.parts(key, k.limits, 0), make([]int64, len(k.limits)), make([]int64, len(k.limits))
 		for i, p := range k.parts {
 			k.empty[i] = s.from + min(s.debts[key], longest/max(1, p.every))*p.every
 		}
@@ -173,26 +196,30 @@ func (s *shares) of(key string, ruling *limiter.Ruling, now int64) *share {
 	return k
 }
 
-// follow lets another ruling rule a share. Each limit goes on with the level of its name; one with a new name begins empty.
+// follow lets another ruling rule a share. Each limit goes on with the level of its name; one with a new name begins as all did.
 func (s *shares) follow(key string, k *share, ruling *limiter.Ruling, now int64) {
 	was := *k
 	k.ruling, k.limits = ruling, countedBy(ruling.Limits)
-	k.parts, k.empty = s.parts(key, k.limits, k.team), make([]int64, len(k.limits))
+	k.parts, k.empty, k.first = s.parts(key, k.limits, k.team), make([]int64, len(k.limits)), make([]int64, len(k.limits))
 	for i, l := range k.limits {
-		k.empty[i] = now
+		k.empty[i], k.first[i] = now, now+l.lag
 		if j := slices.IndexFunc(was.limits, func(c counted) bool { return c.name == l.name }); j >= 0 {
-			k.empty[i] = now - rescale(now-max(was.empty[j], s.from), was.parts[j], k.parts[i])
+			k.empty[i], k.first[i] = now-rescale(s.level(&was, j, now), was.parts[j], k.parts[i]), was.first[j]
 		}
 	}
 }
 
-// catchUp makes a share that of the workers of now.
+// catchUp makes a share that of the workers of now. What a worker that is gone has spent isn't known: a greater part of a sliding
+// limit begins as all did.
 func (s *shares) catchUp(key string, k *share) {
 	for k.team < len(s.among)-1 {
 		k.team++
 		at, parts := max(s.among[k.team].at, s.from), s.parts(key, k.limits, k.team)
 		for i, p := range parts {
-			k.empty[i] = at - rescale(at-max(k.empty[i], s.from), k.parts[i], p)
+			if c, was := k.limits[i], k.parts[i]; c.Kind == limiter.Sliding && p.burst > 0 && (was.burst == 0 || p.every < was.every) {
+				k.first[i] = max(k.first[i], at+c.lag)
+			}
+			k.empty[i] = at - rescale(s.level(k, i, at), k.parts[i], p)
 		}
 		k.parts = parts
 	}
@@ -213,11 +240,8 @@ func (s *shares) forgetSome(now int64) {
 	for key, k := range s.keys { // begins anywhere
 		full := true
 		for i, p := range k.parts {
-			span := p.burst * p.every
-			if c := k.limits[i]; c.Kind == limiter.Sliding {
-				span = max(span, c.Den*1000) // for so long what was spent counts
-			}
-			full = full && max(k.empty[i], s.from)+span <= now
+			span := max(p.burst*p.every, k.limits[i].lag) // for so long what was spent counts
+			full = full && s.since(k, i)+span <= now
 		}
 		if full {
 			delete(s.keys, key)
@@ -272,7 +296,8 @@ type debt struct {
 
 // owed answers what has to be taken from Redis, so that the buckets there hold no more than those here. A bucket that has
 // refilled meanwhile may hold its whole burst: what this worker's share lacked of its part when it ceased to rule is missing
-// there, too, unless less was spent at all.
+// there, too, unless less was spent at all. A window that nothing is owed to is told all the same, so that its next end is late
+// enough.
 func (s *shares) owed() (debts []debt, spent int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,15 +311,16 @@ func (s *shares) owed() (debts []debt, spent int64) {
 			continue
 		}
 		spent += k.spent
-		d := debt{key: key, ruling: k.ruling, tokens: make([]int64, len(k.limits))}
+		d, window := debt{key: key, ruling: k.ruling, tokens: make([]int64, len(k.limits))}, false
 		for i, c := range k.limits {
 			d.tokens[i] = k.spent
 			if p := k.parts[i]; c.Kind != limiter.Sliding && p.burst > 0 {
-				level := wholes(now-max(k.empty[i], s.from), p.every)
+				level := wholes(s.level(k, i, now), p.every)
 				d.tokens[i] = min(k.spent, max(0, p.burst-level))
 			}
+			window = window || c.Kind == limiter.Window
 		}
-		if slices.Max(d.tokens) > 0 {
+		if window || slices.Max(d.tokens) > 0 {
 			debts = append(debts, d)
 		}
 	}

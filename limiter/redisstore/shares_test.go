@@ -124,6 +124,66 @@ func TestSlidingLimitIsDealtOut(t *testing.T) {
 	}
 }
 
+// All that a limit can bring may have been spent just before, at the latest by a slot that Redis had promised for a second later.
+func TestSharesBeginAsIfAllHadJustBeenSpent(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[string]time.Duration{
+		"1/2s burst 10":        2 * time.Second,
+		"1/2s leaky":           2 * time.Second,
+		"1000/d":               86400 * time.Millisecond,
+		"10/2s window":         3200 * time.Millisecond,
+		"4/2s sliding":         3500 * time.Millisecond,
+		"1000/d sliding":       24*time.Hour + time.Second + 86400*time.Millisecond,
+		"10/s, 100/10s window": 11100 * time.Millisecond,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShares(fixed(t, limit), minAllowance, "a", time.Now(), map[string]int64{})
+			s.goOn(time.Now(), []string{"a"})
+			start := time.Now()
+			if d := s.reserve("asked", "", 1, -1); d.Verdict != limiter.Park || d.Wait != want || d.Remaining != 0 {
+				t.Errorf("%s: asked only: %+v, want a wait of %s", limit, d, want)
+			}
+			time.Sleep(want - time.Second - 1)
+			if d := s.reserve("k", "", 1, time.Second); d.Verdict != limiter.Park || d.Wait != time.Second+1 {
+				t.Errorf("%s: %+v, want it parked until its second begins", limit, d)
+			}
+			time.Sleep(time.Nanosecond)
+			if d := s.reserve("k", "", 1, time.Second); d.Verdict != limiter.Hold || d.At.Sub(start) != want || d.Stale.Sub(d.At) != minAllowance {
+				t.Errorf("%s: %+v, want it held until %s", limit, d, want)
+			}
+			if d := s.reserve("big", "", 1001, time.Second); d.Verdict != limiter.Park {
+				t.Errorf("%s: more than the share ever holds: %+v, want it parked", limit, d)
+			}
+			time.Sleep(time.Second)
+			if d := s.reserve("asked", "", 1, 0); d.Verdict != limiter.Go {
+				t.Errorf("%s: asking took something: %+v", limit, d)
+			}
+		})
+	}
+}
+
+// Of a sliding limit nobody knows when a worker that is gone spent its part.
+func TestGreaterPartOfASlidingLimitBeginsAPeriodLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharers(t, "6/2s sliding", 2)
+		time.Sleep(time.Minute)
+		times := s.backlog("k", 10*time.Second, time.Millisecond)
+		s.all[0].share(time.Now(), s.ids[:1])
+		s.all = s.all[:1]
+		before := len(times)
+		times = append(times, s.backlog("k", 10*time.Second, time.Millisecond)...)
+		for i := range times {
+			if i >= 6 && times[i].Sub(times[i-6]) < 2*time.Second {
+				t.Fatalf("7 pushes within %s", times[i].Sub(times[i-6]))
+			}
+		}
+		if n := len(times) - before; n < 18 || n > 21 {
+			t.Errorf("%d pushes in 10 s, of which the first three bring nothing, want about 21", n)
+		}
+	})
+}
+
 func TestSharesBeginEmptyAndWithWhatWasPromised(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +355,7 @@ func TestSpentTokensOfASlidingLimitAreOwedForItsPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShares(fixed(t, "5/m sliding"), minAllowance, "a", time.Now(), map[string]int64{})
 		s.goOn(time.Now(), []string{"a"})
-		time.Sleep(13 * time.Second)
+		time.Sleep(75 * time.Second) // for a minute there is nothing
 		s.reserve("k", "", 1, 0)
 		time.Sleep(30 * time.Second)
 		for i := range 1000 {
