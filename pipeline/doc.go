@@ -74,13 +74,16 @@
 //	    rearmed in part             the other lanes are looked at within a minute all the same; rearming again moves the rest
 //	        TestManyWaitingKeysAreRearmedSoonAndOnce, TestPausedKeyLeasesNothingAndIsNotForgotten
 //	the index
-//	    verified in part            another goes on after 10 s, from where it was noted
+//	    verified in part            another goes on when the lease ends, 10 s after the last heartbeat, from where it was noted
 //	        TestVerificationIsLeftToTheWorkerThatIsAboutIt, TestEventIsVerifiedOnceByOneOfTheWorkers
 //	    verified while settled      the body is looked for once more before a place is given; one that is given all the same
 //	                                is settled by the next lease
 //	        TestEventSettledWhileItIsVerifiedGetsNoPlace, TestEventWhoseBodyIsGoneIsSettledWithoutAPush
-//	    rebuilt in part             nothing goes by it: no call has its epoch; another builds anew after 10 s
-//	        TestOneOfTwoWorkersRebuilds, TestSecondLossDuringARebuildStartsItOver
+//	    rebuilt in part             nothing goes by it: no call has its epoch; another builds anew when the lease ends, 10 s after
+//	                                the last heartbeat
+//	        TestKilledRebuilderIsReplacedWhenItsLeaseEnds, TestSecondLossDuringARebuildStartsItOver
+//	    silent over either          once another has the lease, what the late one writes is refused
+//	        TestLateWritesOfAStalledWorkerAreRefused
 //	    an old one dropped in part  the next build drops the rest
 //	        TestDroppingTheOldIndexGoesOnAfterACrash
 //	    rebuilt while pushing       the lease is of the lost index: the late holder is refused, and the next finds the body

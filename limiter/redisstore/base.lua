@@ -19,8 +19,9 @@
 -- collapse:{tag}:<key>  hash  name -> the newest member of that name that isn't settled
 -- due:{tag}          zset  key, as it stands in the names of its keys -> time of the next look
 -- epoch:{tag}        hash  id lanes since n building format (1); adopted: lanes, if that stream took another's place;
---                          verified: the bodies up to this sequence of the lane stream have their place in the index; verifier
---                          verifying: who verifies more, until when
+--                          verified: the bodies up to this sequence of the lane stream have their place in the index;
+--                          holder token until: the lease of who rebuilds or verifies the index; building: its token,
+--                          while the index is rebuilt
 --
 -- Rules, the limits of keys, stand in ARGV from 3 on: clock tolerance us, expiry margin us, number of rules, then per rule:
 -- mode (0 counted, 1 paused, 2 unlimited), number of limits, and per limit: field prefix, kind (0 bucket, 1 window, 2 leaky,

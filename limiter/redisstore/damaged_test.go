@@ -159,8 +159,8 @@ func (c *crowd) look() {
 		c.t.Fatal(err)
 	}
 	tell(c, "measure", able[4].([]any), nil)
-	v := &verification{shard: c.sh, ctx: c.t.Context()}
-	if _, _, err := v.call(events, time.Second, -1, true); err != nil {
+	v := &verification{work: &work{shard: c.sh, ctx: c.t.Context()}}
+	if _, _, err := v.call(events, false, -1, true); err != nil {
 		c.t.Fatal("verify:", err)
 	}
 	if err := c.charge(debts); err != nil {

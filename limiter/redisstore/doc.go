@@ -13,7 +13,8 @@
 //
 // The state belongs to one epoch per shard. A worker names the epoch's id in every call; when Redis has lost it, nothing
 // is written, the calls fail with [ErrEpoch], and [Store.Run] rebuilds the index from the stored bodies. It also verifies
-// every stored body's place in the index once (verify.lua), for a worker may die between storing and parking.
+// every stored body's place in the index once (verify.lua), for a worker may die between storing and parking. One worker does
+// either, under a lease: work.go.
 //
 // What operators ask of a single key and do with it is in explain.go and purge.go.
 //

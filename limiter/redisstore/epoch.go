@@ -35,6 +35,7 @@ var ErrFormat = errors.New("the format of the state in Redis is another")
 
 // Start opens the store. It tries until it succeeds, ctx ends or the state has another format.
 func (s *Store) Start(ctx context.Context) error {
+	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := s.Open(ctx)
 		if err == nil {
@@ -43,10 +44,18 @@ func (s *Store) Start(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if errors.Is(err, ErrFormat) {
+		switch {
+		case errors.Is(err, ErrFormat):
 			return err
+		case !errors.Is(err, errTaken):
+			s.opt.Log.Warn("the state in Redis can't be opened; trying again", "in", wait, "err", err)
+		case !told:
+			told = true
+			s.opt.Log.Warn("another worker rebuilds the lane index; waiting for it")
+			fallthrough
+		default:
+			wait = min(wait, takenLook)
 		}
-		s.opt.Log.Warn("the state in Redis can't be opened; trying again", "in", wait, "err", err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -54,6 +63,9 @@ func (s *Store) Start(ctx context.Context) error {
 		}
 	}
 }
+
+// takenLook is how often it is looked whether another worker has rebuilt the index, or has left it.
+const takenLook = 500 * time.Millisecond
 
 // Run opens the store anew whenever Redis has lost the state, verifies the index, and tells when clocks differ, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
@@ -89,9 +101,6 @@ func (s *Store) Opened() bool {
 	}
 	return true
 }
-
-// errBuilding says that another worker rebuilds the index.
-var errBuilding = errors.New("another worker rebuilds the index")
 
 // Open learns the epoch of every shard, and rebuilds the shards whose state is missing or belongs to another lane stream.
 func (s *Store) Open(ctx context.Context) error {
@@ -145,84 +154,79 @@ func (sh *shard) open(ctx context.Context, fresh bool) (bool, error) {
 	return true, nil
 }
 
-// rebuild indexes all bodies of the missing shards under one build and then lets their new epoch begin.
+// rebuild indexes all bodies of the missing shards, each under one build, and then lets their new epoch begin.
 func (s *Store) rebuild(ctx context.Context, missing []*shard, fresh bool) error {
-	name := s.build // kept over attempts: a build that was cut short is its own to go on with
-	building := map[*shard]*indexing{}
+	r := newReading(ctx)
+	var builds []*indexing
 	for _, sh := range missing {
-		v, err := sh.epochCall(ctx, nil, "build", name)
-		if err != nil {
-			return err
-		}
-		if integer(v[0]) == 1 {
-			building[sh] = &indexing{shard: sh, name: name, adopts: integer(v[1]) == 1}
+		if b, err := sh.build(r.ctx); err == nil {
+			r.add(b)
+			builds = append(builds, b)
+			fresh = fresh && !b.adopts
+		} else if !r.missed(err) {
+			break
 		}
 	}
-	if len(building) == 0 {
-		return errBuilding
-	}
-	start, n, gone := time.Now(), 0, int64(0)
-	for _, b := range building {
-		if !b.adopts {
-			continue
-		}
-		fresh = false
-		dropped, err := b.drop(ctx)
+	start, gone := time.Now(), int64(0)
+	for _, b := range builds {
+		b.fresh = fresh
+		dropped, err := b.drop()
 		if gone += dropped; err != nil {
-			return err
+			b.fail(err)
 		}
 	}
 	if gone > 0 {
 		s.opt.Log.Error("events waited in a lane stream that is deleted, and are lost with it", "events", gone)
 	}
-	err := s.opt.Bodies.Each(ctx, func(ev *pipeline.Event, seq uint64) error {
-		b := building[s.shard(ev.Key)]
-		if b == nil {
-			return nil
-		}
-		n++
-		return b.add(ctx, ev, seq)
-	})
-	if err != nil {
-		return fmt.Errorf("read the lane stream: %w", err)
-	}
-	for _, b := range building {
-		if err := b.finish(ctx, fresh); err != nil {
-			return err
+	r.read(s.workLease, s.opt.Bodies.Each)
+	shards, waiting := 0, 0
+	for _, b := range builds {
+		if b.done {
+			shards, waiting = shards+1, waiting+b.events
 		}
 	}
-	if !fresh {
+	if !fresh && shards > 0 {
 		s.metrics.rebuilds.Inc()
 		s.opt.Log.Warn("rebuilt the lane index: Redis held none, or one for another lane stream",
-			"shards", len(building), "waiting", n, "took", time.Since(start).Round(time.Millisecond))
+			"shards", shards, "waiting", waiting, "took", time.Since(start).Round(time.Millisecond))
 	}
-	if len(building) < len(missing) {
-		return errBuilding
-	}
-	return nil
+	return r.end()
 }
 
-// indexing collects the events of one shard into calls.
+// indexing builds the index of one shard; it collects events into calls.
 type indexing struct {
-	*shard
-	name   string
+	*work
 	adopts bool // the state is that of another lane stream
+	fresh  bool // nothing was ever spent
+	events int
 	keys   []string
 	args   []any
 }
 
+// build begins to build the index of the shard, whose state is missing.
+func (sh *shard) build(ctx context.Context) (*indexing, error) {
+	w, v, err := sh.take(ctx, "build")
+	if err != nil {
+		return nil, err
+	}
+	return &indexing{work: w, adopts: integer(v[1]) == 1}, nil
+}
+
 // drop removes the lanes of another stream, and answers how many events they held. Their bodies are gone with it: each place
 // would take a token and find none.
-func (b *indexing) drop(ctx context.Context) (events int64, err error) {
+func (b *indexing) drop() (events int64, err error) {
+	if !b.adopts {
+		return 0, nil
+	}
 	var lanes []string
 	var tokens []any
 	for {
-		v, err := b.epochCall(ctx, lanes, append([]any{"drop", b.name}, tokens...)...)
+		v, err := b.epochCall(b.ctx, lanes, append([]any{"drop", b.token}, tokens...)...)
 		if err != nil {
 			return events, err
 		}
 		if integer(v[0]) == 0 {
-			return events, errBuilding
+			return events, errTaken
 		}
 		events += integer(v[1])
 		if lanes, tokens = lanes[:0], v[2:]; len(tokens) == 0 {
@@ -235,7 +239,8 @@ func (b *indexing) drop(ctx context.Context) (events int64, err error) {
 	}
 }
 
-func (b *indexing) add(ctx context.Context, ev *pipeline.Event, seq uint64) error {
+func (b *indexing) add(ev *pipeline.Event, seq uint64) error {
+	b.events++
 	e := storedEntry(ev, seq)
 	keys := b.shard.keys(nil, ev.Key)
 	b.keys = append(b.keys, keys[1], keys[0])
@@ -243,30 +248,31 @@ func (b *indexing) add(ctx context.Context, ev *pipeline.Event, seq uint64) erro
 	if len(b.keys) < 2*maxKeys {
 		return nil
 	}
-	return b.flush(ctx)
+	return b.flush()
 }
 
-func (b *indexing) flush(ctx context.Context) error {
-	v, err := b.epochCall(ctx, b.keys, append([]any{"index", b.name, bit(b.opt.Tiers)}, b.args...)...)
+func (b *indexing) flush() error {
+	v, err := b.epochCall(b.ctx, b.keys, append([]any{"index", b.token, bit(b.opt.Tiers)}, b.args...)...)
 	b.keys, b.args = b.keys[:0], b.args[:0]
 	if err == nil && integer(v[0]) == 0 {
-		err = errBuilding
+		err = errTaken
 	}
 	return err
 }
 
-func (b *indexing) finish(ctx context.Context, fresh bool) error {
-	if err := b.flush(ctx); err != nil {
+func (b *indexing) finish() error {
+	if err := b.flush(); err != nil {
 		return err
 	}
 	id := rand.Text()
-	v, err := b.epochCall(ctx, nil, "finish", b.name, id, bit(fresh), b.promisedFor().Microseconds())
+	v, err := b.epochCall(b.ctx, nil, "finish", b.token, id, bit(b.fresh), b.promisedFor().Microseconds())
 	if err != nil {
 		return err
 	}
 	if integer(v[0]) == 0 {
-		return errBuilding
+		return errTaken
 	}
+	b.done = true
 	b.mu.Lock()
 	b.epoch, b.shard.calls, b.look = id, 0, time.Time{}
 	b.mu.Unlock()

@@ -442,22 +442,6 @@ func TestSecondLossDuringARebuildStartsItOver(t *testing.T) {
 	}
 }
 
-func TestOneOfTwoWorkersRebuilds(t *testing.T) {
-	r := newRig(t, "1/s")
-	r.rdb.FlushAll(t.Context())
-	v, err := r.shards[3].epochCall(t.Context(), nil, "build", "somebody")
-	if err != nil || integer(v[0]) != 1 {
-		t.Fatal(v, err)
-	}
-	if err := r.Open(t.Context()); !errors.Is(err, errBuilding) {
-		t.Fatalf("beside another's build: %v, want %v", err, errBuilding)
-	}
-	r.at(10_000_001) // the other one is dead
-	if err := r.Open(t.Context()); err != nil {
-		t.Errorf("after the other build fell silent: %v", err)
-	}
-}
-
 func TestStateOfAnotherFormatIsLeftAlone(t *testing.T) {
 	r := newRig(t, "10/s")
 	r.rdb.HSet(t.Context(), r.shards[3].epochKey, "format", "2")

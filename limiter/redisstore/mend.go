@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"sluice/limiter"
 	"sluice/pipeline"
@@ -42,7 +41,7 @@ func (s *Store) Mend(ctx context.Context, found []Finding) error {
 		}
 	}
 	if rebuild {
-		if err := s.Open(ctx); err != nil && !errors.Is(err, errBuilding) { // else another is about it
+		if err := s.Open(ctx); err != nil && !errors.Is(err, errTaken) { // else another is about it
 			return err
 		}
 	}
@@ -69,10 +68,8 @@ func (sh *shard) mend(todo []mending) (reply, error) {
 	return sh.run(mendScript, keys, args)
 }
 
-// housePatience is how long Mend waits for a worker that verifies the same shard.
-const housePatience = 2 * verifyLock
-
-// house gives stored events their places, as the workers' own verification does.
+// house gives stored events their places, as the workers' own verification does, and needs no lease for it: whether an event has
+// a place is seen, and one given, in one call, and how far the shard is verified isn't noted.
 func (s *Store) house(ctx context.Context, homeless map[uint64]bool) error {
 	if len(homeless) == 0 {
 		return nil
@@ -88,36 +85,21 @@ func (s *Store) house(ctx context.Context, homeless map[uint64]bool) error {
 		}
 		sh := s.shard(ev.Key)
 		if all[sh] == nil {
-			all[sh] = &verification{shard: sh, ctx: ctx}
+			all[sh] = &verification{work: &work{shard: sh, ctx: ctx}}
 		}
 		v := all[sh]
 		if v.events = append(v.events, stored{ev.Key, v.tierOf(ev), storedEntry(ev, seq)}); len(v.events) < maxKeys {
 			return nil
 		}
-		return v.insist()
+		return v.flush(false, -1)
 	})
 	if err != nil {
 		return fmt.Errorf("read the lane stream: %w", err)
 	}
 	for _, v := range all {
-		if err := v.insist(); err != nil {
+		if err := v.flush(false, -1); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// insist verifies the events collected, after a worker that is about the same shard.
-func (v *verification) insist() error {
-	for end := time.Now().Add(housePatience); ; {
-		err := v.flush(0, -1)
-		if !errors.Is(err, errVerified) || time.Now().After(end) {
-			return err
-		}
-		select {
-		case <-v.ctx.Done():
-			return context.Cause(v.ctx)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }

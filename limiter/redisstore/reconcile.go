@@ -16,14 +16,9 @@ import (
 	"sluice/pipeline"
 )
 
-const (
-	// verifyAge is at least how old a body is when its place in the index is looked for: much older than one whose worker
-	// still is about to park it.
-	verifyAge = 10 * time.Second
-
-	// verifyLock is for how long nobody else verifies the shards of a worker that died over it.
-	verifyLock = 10 * time.Second
-)
+// verifyAge is at least how old a body is when its place in the index is looked for: much older than one whose worker
+// still is about to park it.
+const verifyAge = 10 * time.Second
 
 // reconcile verifies every stored body once, when it has reached the age: one that has no place in the index gets one. It
 // lost it, or never had one, when a worker died before it could park, or when Redis lost writes. It goes on until ctx ends.
@@ -84,87 +79,55 @@ func (s *Store) follow(created int64) {
 // verify verifies the bodies up to the sequence last, of those shards where that wasn't done yet, unless another worker
 // is about it.
 func (s *Store) verify(ctx context.Context, last uint64) error {
-	done, err := s.verified(ctx)
-	if err != nil || last <= done && !s.suspicious() {
-		return err
-	}
-	var all [limiter.Shards]*verification
+	r := newReading(ctx)
 	from := last
-	for i, sh := range s.shards {
-		v := &verification{shard: sh, ctx: ctx}
-		free, err := v.begin()
-		if err != nil || !free {
-			return err
-		}
-		if v.done < last {
-			all[i] = v
-			from = min(from, v.done)
+	for i, mark := range s.verified(ctx) {
+		sh := s.shards[i]
+		if err := mark.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			r.missed(fmt.Errorf("redis: asking up to where the index is verified: %w", err))
 			continue
 		}
-		if err := v.end(v.done); err != nil {
-			return err
-		}
-	}
-	if from < last {
-		err := s.opt.Bodies.Between(ctx, from, last, func(ev *pipeline.Event, seq uint64) error {
-			v := all[limiter.Shard(ev.Key)]
-			if v == nil || seq <= v.done {
-				return nil
-			}
-			return v.add(ev, seq)
-		})
-		if err != nil {
-			return fmt.Errorf("read the lane stream: %w", err)
-		}
-	}
-	for _, v := range all {
-		if v == nil {
+		if done, _ := mark.Uint64(); done >= last && !sh.suspect.Load() { // there is none yet: nothing is
 			continue
 		}
-		if err := v.end(last); err != nil {
-			return err
+		if v, err := sh.verify(r.ctx, last); err == nil {
+			r.add(v)
+			from = min(from, v.verified)
+		} else if !r.missed(err) {
+			break
 		}
+	}
+	r.read(s.workLease, func(ctx context.Context, fn func(*pipeline.Event, uint64) error) error {
+		if from == last {
+			return nil
+		}
+		return s.opt.Bodies.Between(ctx, from, last, fn)
+	})
+	if err := r.end(); !errors.Is(err, errTaken) {
+		return err
 	}
 	return nil
 }
 
-// verified is up to where all shards are verified, by Redis' own word: what it says was written together with the places that
+// verified is up to where each shard is verified, by Redis' own word: what it says was written together with the places that
 // were found, so that whoever lost the last of these says less again.
-func (s *Store) verified(ctx context.Context) (least uint64, err error) {
+func (s *Store) verified(ctx context.Context) (marks [limiter.Shards]*redis.StringCmd) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	var marks [limiter.Shards]*redis.StringCmd
 	calls := s.rdb.Pipeline()
 	for i, sh := range s.shards {
 		marks[i] = calls.HGet(ctx, sh.epochKey, "verified")
 	}
-	if _, err := calls.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("redis: asking up to where the index is verified: %w", err)
-	}
-	least = math.MaxUint64
-	for _, mark := range marks {
-		n, _ := mark.Uint64() // there is none yet: nothing is
-		least = min(least, n)
-	}
-	return least, nil
-}
-
-// suspicious says whether any shard has to be verified from the start.
-func (s *Store) suspicious() bool {
-	for _, sh := range s.shards {
-		if sh.suspect.Load() {
-			return true
-		}
-	}
-	return false
+	_, _ = calls.Exec(ctx) // each tells its own error
+	return marks
 }
 
 // verification is one worker's pass over the bodies of one shard.
 type verification struct {
-	*shard
-	ctx    context.Context
-	done   uint64 // all up to here are verified
-	events []stored
+	*work
+	verified uint64 // all up to here are
+	last     uint64 // the last one of the pass
+	events   []stored
 }
 
 // stored is an event whose body is in the lane stream.
@@ -174,45 +137,63 @@ type stored struct {
 	entry pipeline.Entry
 }
 
-// errVerified says that another worker has taken over, because this one was too slow.
-var errVerified = errors.New("another worker verifies the index")
-
-// begin says whether nobody else verifies the shard, and takes that over then.
-func (v *verification) begin() (free bool, err error) {
-	upTo := int64(-1)
-	if v.suspect.Load() {
-		upTo = 0
+// verify begins to verify the shard up to last, from the start if writes were lost.
+func (sh *shard) verify(ctx context.Context, last uint64) (*verification, error) {
+	sh.mu.Lock()
+	id := sh.epoch
+	sh.mu.Unlock()
+	if id == "" {
+		return nil, ErrEpoch
 	}
-	_, _, err = v.call(nil, verifyLock, upTo, false)
-	if errors.Is(err, errVerified) {
-		return false, nil
+	w, answer, err := sh.take(ctx, "verify", id)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && upTo == 0 {
-		v.done = 0
-		v.suspect.Store(false)
+	if integer(answer[0]) == 2 {
+		sh.lose(id)
+		return nil, ErrEpoch
 	}
-	return err == nil, err
+	v := &verification{work: w, last: last}
+	mark, _ := answer[1].(string)
+	v.verified, _ = strconv.ParseUint(mark, 10, 64)
+	if sh.suspect.Swap(false) {
+		v.verified = 0
+		if _, _, err := v.call(nil, false, 0, false); err != nil {
+			sh.suspect.Store(true)
+			w.leave()
+			return nil, err
+		}
+	}
+	return v, nil
 }
 
 func (v *verification) add(ev *pipeline.Event, seq uint64) error {
+	if seq <= v.verified {
+		return nil
+	}
 	v.events = append(v.events, stored{ev.Key, v.tierOf(ev), storedEntry(ev, seq)})
 	if len(v.events) < maxKeys {
 		return nil
 	}
-	return v.flush(verifyLock, int64(seq))
+	return v.flush(false, int64(seq))
 }
 
-// end verifies what is left and lets others go on from last.
-func (v *verification) end(last uint64) error { return v.flush(0, int64(last)) }
+// finish verifies what is left and lets others go on from the last one.
+func (v *verification) finish() error {
+	err := v.flush(true, int64(max(v.last, v.verified)))
+	v.done = err == nil
+	return err
+}
 
-// flush verifies the events collected, up to the sequence upTo (-1: some of them). The place of one that seems to have none is given only
-// after another look at its body: had it been settled since it was read, there would be none.
-func (v *verification) flush(lock time.Duration, upTo int64) error {
+// flush verifies the events collected, up to the sequence upTo (-1: some of them), and gives the lease up if that was the last of it.
+// The place of one that seems to have none is given only after another look at its body: had it been settled since it was read, there
+// would be none.
+func (v *verification) flush(last bool, upTo int64) error {
 	var missing []int64
 	var err error
 	if len(v.events) > 0 {
 		var unsure []int64
-		if missing, unsure, err = v.call(v.events, verifyLock, -1, false); err != nil {
+		if missing, unsure, err = v.call(v.events, false, -1, false); err != nil {
 			return err
 		}
 		for range 2 { // one that was leased at the first look may be back
@@ -233,7 +214,7 @@ func (v *verification) flush(lock time.Duration, upTo int64) error {
 			orphans = append(orphans, ev)
 		}
 	}
-	added, _, err := v.call(orphans, lock, upTo, true)
+	added, _, err := v.call(orphans, last, upTo, true)
 	if err != nil {
 		return err
 	}
@@ -247,9 +228,9 @@ func (v *verification) flush(lock time.Duration, upTo int64) error {
 }
 
 // call runs the script and answers which of the events had no place, and of which it couldn't tell.
-func (v *verification) call(events []stored, lock time.Duration, upTo int64, add bool) (missing, unsure []int64, err error) {
+func (v *verification) call(events []stored, last bool, upTo int64, add bool) (missing, unsure []int64, err error) {
 	keys := append(make([]string, 0, 2+4*len(events)), v.epochKey, v.dueKey)
-	args := append(make([]any, 0, 4+5*len(events)), v.opt.Worker, lock.Microseconds(), upTo, bit(add))
+	args := append(make([]any, 0, 4+5*len(events)), v.token, bit(last), upTo, bit(add))
 	for _, ev := range events {
 		keys = v.keys(keys, ev.key)
 		args = append(args, limiter.EncodeKey(ev.key), ev.entry.Seq, member(ev.entry), ev.entry.Order, ev.tier)
@@ -259,12 +240,9 @@ func (v *verification) call(events []stored, lock time.Duration, upTo int64, add
 		return nil, nil, err
 	}
 	if integer(r.values[0]) > 0 {
-		return nil, nil, errVerified
+		return nil, nil, errTaken
 	}
-	if upTo < 0 {
-		v.done = uint64(integer(r.values[1]))
-	}
-	for _, value := range r.values[2:] {
+	for _, value := range r.values[1:] {
 		if place := integer(value); place > 0 {
 			missing = append(missing, place-1)
 		} else {
@@ -299,9 +277,6 @@ func (v *verification) strike(key string, wanted map[uint64]int64) error {
 	retry := v.keys(nil, key)[3]
 	from, same := math.Inf(-1), int64(0) // the last time read, and how many of it were
 	for len(wanted) > 0 {
-		if _, _, err := v.call(nil, verifyLock, -1, false); err != nil {
-			return err
-		}
 		page, err := v.rdb.ZRangeByScoreWithScores(v.ctx, retry, &redis.ZRangeBy{
 			Min: strconv.FormatFloat(from, 'f', -1, 64), Max: "+inf", Offset: same, Count: pageSize,
 		}).Result()

@@ -16,15 +16,6 @@ import (
 
 func (b *bodies) Last(context.Context) (uint64, error) { return uint64(len(b.events)), nil }
 
-func (b *bodies) Between(_ context.Context, after, last uint64, fn func(*pipeline.Event, uint64) error) error {
-	for seq := after + 1; seq <= last; seq++ {
-		if err := fn(b.events[seq-1], seq); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (b *bodies) Has(_ context.Context, key string, seq uint64) (bool, error) {
 	return seq <= uint64(len(b.events)) && b.events[seq-1].Key == key, nil
 }
@@ -108,12 +99,12 @@ func TestKeyWithManyRetriesIsVerifiedInShortCalls(t *testing.T) {
 		seq := seqs[2+i]
 		r.rdb.ZAdd(t.Context(), retry, redis.Z{Score: float64(start + at), Member: fmt.Sprintf("%d,1,1,0,%d,1", seq, 1000+seq)})
 	}
-	v := &verification{shard: r.shard("k"), ctx: t.Context()}
+	v := &verification{work: &work{shard: r.shard("k"), ctx: t.Context()}}
 	var events []stored
 	for _, seq := range seqs[:9] {
 		events = append(events, stored{"k", "", storedEntry(r.bodies.events[seq-1], seq)})
 	}
-	missing, unsure, err := v.call(events, verifyLock, -1, false)
+	missing, unsure, err := v.call(events, false, -1, false)
 	if want := []int64{2, 3, 4, 5, 6, 7, 8}; len(missing) > 0 || !slices.Equal(unsure, want) || err != nil {
 		t.Errorf("one call knows %v and not %v, %v: want it to read none of so many, and not to know %v", missing, unsure, err, want)
 	}
@@ -149,15 +140,16 @@ func TestVerificationIsLeftToTheWorkerThatIsAboutIt(t *testing.T) {
 	r := newRig(t, "100/s burst 3")
 	two := r.worker("two", "100/s burst 3")
 	r.bodies.store("k", 1)
-	v := &verification{shard: r.shards[0], ctx: t.Context()}
-	if free, err := v.begin(); !free || err != nil {
-		t.Fatal(free, err)
+	v, err := r.shards[0].verify(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
 	}
 	verified(t, two, 1)
 	if got := r.zset("lane", "k"); len(got) != 0 {
 		t.Errorf("in the lane: %v, although another worker verifies", got)
 	}
-	two.now = start + (verifyLock + time.Millisecond).Microseconds() // the worker died over it
+	v.die()
+	two.now = start + (workLease + time.Millisecond).Microseconds()
 	verified(t, two, 1)
 	if got := r.zset("lane", "k"); len(got) != 1 {
 		t.Errorf("in the lane: %v, want the event", got)
@@ -210,15 +202,16 @@ func TestEventWhosePlaceWentWithTheLastWritesGetsOneThoughNothingElseIsStored(t 
 func TestEventSettledWhileItIsVerifiedGetsNoPlace(t *testing.T) {
 	r := newRig(t, "100/s burst 3")
 	r.bodies.store("k", 1)
-	v := &verification{shard: r.shard("k"), ctx: t.Context()}
-	if free, err := v.begin(); !free || err != nil {
-		t.Fatal(free, err)
+	v, err := r.shard("k").verify(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer v.leave()
 	if err := v.add(r.bodies.events[0], 1); err != nil {
 		t.Fatal(err)
 	}
 	r.bodies.events[0] = &pipeline.Event{} // gone
-	if err := v.end(1); err != nil {
+	if err := v.finish(); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.zset("lane", "k"); len(got) != 0 {

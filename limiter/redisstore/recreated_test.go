@@ -69,10 +69,11 @@ func TestDroppingTheOldIndexGoesOnAfterACrash(t *testing.T) {
 	r := newRig(t, "100/s burst 3")
 	r.park("k", 1, 2)
 	r.bodies.created++
-	sh := r.shard("k")
-	if v, err := sh.epochCall(t.Context(), nil, "build", "dead"); err != nil || integer(v[1]) != 1 {
-		t.Fatal(v, err)
+	b, err := r.shard("k").build(t.Context())
+	if err != nil || !b.adopts {
+		t.Fatal(b, err)
 	}
+	b.die()
 	r.at(11_000_000)
 	if err := r.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,28 +25,40 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
-// bodies is a lane stream in memory.
+// bodies is a lane stream in memory. Many may read it at the same time as long as nobody changes it.
 type bodies struct {
 	created int64
+	mark    sync.Mutex
 	marked  bool
 	events  []*pipeline.Event // their Source.Seq is their order; the place in the slice, from 1, their sequence
 	pause   func()            // called between two bodies
+	read    atomic.Int64      // bodies that were read
 }
 
 func (b *bodies) Created() int64 { return b.created }
 
 func (b *bodies) Mark(context.Context) (bool, error) {
+	b.mark.Lock()
+	defer b.mark.Unlock()
 	first := !b.marked
 	b.marked = true
 	return first, nil
 }
 
-func (b *bodies) Each(_ context.Context, fn func(*pipeline.Event, uint64) error) error {
-	for i, ev := range b.events {
+func (b *bodies) Each(ctx context.Context, fn func(*pipeline.Event, uint64) error) error {
+	return b.Between(ctx, 0, uint64(len(b.events)), fn)
+}
+
+func (b *bodies) Between(ctx context.Context, after, last uint64, fn func(*pipeline.Event, uint64) error) error {
+	for seq := after + 1; seq <= last; seq++ {
 		if b.pause != nil {
 			b.pause()
 		}
-		if err := fn(ev, uint64(i+1)); err != nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b.read.Add(1)
+		if err := fn(b.events[seq-1], seq); err != nil {
 			return err
 		}
 	}

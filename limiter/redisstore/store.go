@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"log/slog"
@@ -131,7 +130,6 @@ type Store struct {
 	alone   bool          // a [Limiter]: no lanes, and nobody opens the state
 	begins  sync.Mutex    // held while a [Limiter] begins its epochs
 	lost    chan struct{} // a shard's epoch is not known
-	build   string        // name of this worker's rebuilds
 	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
 	metrics *metrics
 	away    atomic.Bool // the last call got no answer
@@ -139,6 +137,8 @@ type Store struct {
 	turned  chan struct{} // the breaker's state changed; holds one
 	tries   atomic.Int64
 	opening sync.Mutex // one Open at a time
+
+	workLease time.Duration // tests shorten it
 
 	created  atomic.Int64 // creation time of the lane stream that the state was opened for
 	followed atomic.Int64 // that of the stream for which it was last to be opened anew
@@ -155,6 +155,7 @@ type Store struct {
 // shard is one hash tag's part of the state.
 type shard struct {
 	*Store
+	number   int
 	tag      string
 	epochKey string
 	dueKey   string
@@ -180,11 +181,11 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 	}
 	s := &Store{
 		rdb: rdb, opt: opt,
-		rules:   rules{resolver: opt.Limits, maxWait: opt.MaxWait, log: opt.Log},
-		lost:    make(chan struct{}, 1),
-		build:   rand.Text(),
-		turned:  make(chan struct{}, 1),
-		metrics: newMetrics(opt.Registry),
+		rules:     rules{resolver: opt.Limits, maxWait: opt.MaxWait, log: opt.Log},
+		lost:      make(chan struct{}, 1),
+		workLease: workLease,
+		turned:    make(chan struct{}, 1),
+		metrics:   newMetrics(opt.Registry),
 	}
 	s.breaker = newBreaker(s.turned)
 	s.metrics.watch(opt.Registry, s.breaker, s.ahead)
@@ -200,7 +201,7 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 
 func (s *Store) newShard(i int) *shard {
 	tag := "{" + limiter.Tag(i) + "}"
-	sh := &shard{Store: s, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag}
+	sh := &shard{Store: s, number: i, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag}
 	sh.forget = &batcher[dropped, bool]{most: maxKeys, run: sh.runForget}
 	return sh
 }

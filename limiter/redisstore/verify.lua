@@ -2,13 +2,14 @@
 -- how far the lane stream is verified.
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry, each :{tag}:<key>
--- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 worker  4 for how long in us nobody else verifies the shard (0: ends)
+-- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 token of the lease of the shard, see epoch.lua ('': none is needed, since how far
+--       the shard is verified isn't noted)  4 1: it is given up with this call, 0: it goes on
 --       5 sequence up to which all events of the shard are verified after this call (-1: as before)
 --       6 add (1: events without a place get one, and whoever calls has looked into a retry with many, 0: they are only told)
 --       then per event: key, sequence, member, order, tier (of an
 --       event whose key has none)
--- reply {1} the epoch is another, nothing was written; else {0, now, calls, us for which another verifies the shard (0:
---       nobody does; else nothing was done), sequence up to which it is verified, then the place in the call, from 1, of
+-- reply {1} the epoch is another, nothing was written; else {0, now, calls, 1: the lease is another's, or was
+--       forgotten, and nothing was done (0: done), then the place in the call, from 1, of
 --       each event that had no place in the index; below 0, unless events are added: it is neither in lane nor busy, and more are in
 --       retry than a call may read}
 -- A settled event's body is deleted before its place. So an event that has no place, and whose body is there after that was
@@ -16,14 +17,12 @@
 -- Invariant: an event that has a place keeps it and gets no other; one of a key whose sets can't be read is left to whoever
 --       mends them.
 --
--- cat base.lua common.lua waiting.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 me 10000000 7 1 k 7 7 7 ''
+-- cat base.lua common.lua waiting.lua verify.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' , ID 0 '' 0 -1 1 k 7 7 7 ''
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
-local me, span, upTo, add = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
-local e = redis.call('HMGET', KEYS[1], 'verified', 'verifier', 'verifying')
-local verified, til = tonumber(e[1] or '') or 0, tonumber(e[3] or '') or 0
-if e[2] and e[2] ~= me and til > now then return {0, now, 0, til - now, verified} end
+local token, ends, upTo, add = ARGV[3], ARGV[4] == '1', ARGV[5], ARGV[6] == '1'
+if token ~= '' and redis.call('HGET', KEYS[1], 'token') ~= token then return {0, now, 0, 1} end
 
 local function sequence(member) return string.match(member, '^%d+') end
 
@@ -65,7 +64,7 @@ local function placed(lane, busy, retry, seq, order)
   return not there or there[seq] or false
 end
 
-local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0, verified}
+local reply = {0, now, redis.call('HINCRBY', KEYS[1], 'n', '1'), 0}
 for i = 0, (#KEYS - 2) / 4 - 1 do
   local a = 7 + 5 * i
   local key, seq, member, order = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
@@ -84,10 +83,6 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
   end
 end
 
-if upTo >= 0 then redis.call('HSET', KEYS[1], 'verified', d(upTo)) end
-if span > 0 then
-  redis.call('HSET', KEYS[1], 'verifier', me, 'verifying', d(now + span))
-else
-  redis.call('HDEL', KEYS[1], 'verifier', 'verifying')
-end
+if upTo ~= '-1' then redis.call('HSET', KEYS[1], 'verified', upTo) end
+if ends then redis.call('HDEL', KEYS[1], 'token', 'holder', 'until') end
 return reply
