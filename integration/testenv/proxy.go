@@ -6,9 +6,10 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 )
 
-// ProxyServer passes TCP connections on to a server, until it is cut.
+// ProxyServer passes TCP connections on to a server, until it is cut or stalls.
 type ProxyServer struct {
 	target   string
 	listener net.Listener
@@ -17,6 +18,8 @@ type ProxyServer struct {
 	mu    sync.Mutex
 	cut   bool
 	conns map[net.Conn]bool
+	left  int           // bytes from the target until it stalls
+	stall time.Duration // for how long then; 0: it doesn't
 }
 
 // Proxy starts a proxy for the server with the address host:port. It ends with the test.
@@ -64,6 +67,44 @@ func (p *ProxyServer) Mend() {
 	p.cut = false
 }
 
+// Stall lets so many more bytes come from the server, and what is behind them so much later. Once.
+func (p *ProxyServer) Stall(after int, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left, p.stall = after, d
+}
+
+// stalling takes part in what comes from the target: it answers how much of n bytes may pass before the stall, and how long that is.
+func (p *ProxyServer) stalling(n int) (before int, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stall == 0 {
+		return n, 0
+	}
+	if before = min(n, p.left); before < n {
+		d, p.stall = p.stall, 0
+	}
+	p.left -= before
+	return before, d
+}
+
+// slowly is a connection to a client, whose writes stall.
+type slowly struct {
+	p *ProxyServer
+	c net.Conn
+}
+
+func (s slowly) Write(b []byte) (int, error) {
+	before, d := s.p.stalling(len(b))
+	n, err := s.c.Write(b[:before])
+	if err != nil || before == len(b) {
+		return n, err
+	}
+	time.Sleep(d)
+	more, err := s.c.Write(b[before:])
+	return n + more, err
+}
+
 func (p *ProxyServer) serve() {
 	for {
 		c, err := p.listener.Accept()
@@ -86,7 +127,7 @@ func (p *ProxyServer) pass(c net.Conn) {
 	defer p.drop(to)
 	var back sync.WaitGroup
 	back.Go(func() {
-		_, _ = io.Copy(c, to)
+		_, _ = io.Copy(slowly{p, c}, to)
 		_ = c.Close()
 	})
 	_, _ = io.Copy(to, c)

@@ -165,16 +165,17 @@ func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline
 	return ev, head, nil
 }
 
-// get reads one message from any replica. Only the leader's word counts when it isn't there: replicas lag behind.
+// get reads one message from any replica. Only the leader's word counts when it isn't there: replicas lag behind, and nats.go
+// takes a message without data and with a header Status for a refusal.
 func (s *store) get(ctx context.Context, seq uint64) (message, error) {
 	m, err := s.stream.GetMsg(ctx, seq)
-	if err == nil {
+	switch {
+	case err == nil:
 		return message{m.Subject, m.Header, m.Data, m.Time}, nil
+	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), notConnected(err):
+		return message{}, s.explain("reading from stream "+s.name, err)
 	}
-	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, nats.ErrNoResponders) {
-		return s.getFromLeader(ctx, seq)
-	}
-	return message{}, s.explain("reading from stream "+s.name, err)
+	return s.getFromLeader(ctx, seq)
 }
 
 func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) {
@@ -280,85 +281,3 @@ func (s *store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	}
 	return info, nil
 }
-
-// each calls fn with all events of the stream whose subjects match one of filters (none: all), in the order they were stored
-// and without their data, up to the last one that was there when it began. Messages that sluice didn't store are passed
-// over.
-func (s *store) each(ctx context.Context, filters []string, fn func(ev *pipeline.Event, m message, seq uint64) error) error {
-	info, err := s.info(ctx)
-	if err != nil {
-		return err
-	}
-	if info.State.Msgs == 0 {
-		return nil
-	}
-	return s.between(ctx, 0, info.State.LastSeq, filters, fn)
-}
-
-// between is each for the events with after < sequence <= last.
-func (s *store) between(ctx context.Context, after, last uint64, filters []string,
-	fn func(ev *pipeline.Event, m message, seq uint64) error,
-) error {
-	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
-		HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
-		FilterSubjects: filters,
-	})
-	if err != nil {
-		return s.explain("reading stream "+s.name, err)
-	}
-	if len(filters) > 0 { // there may well be none, which isn't worth a wait
-		info, err := consumer.Info(ctx)
-		if err != nil {
-			return s.explain("reading stream "+s.name, err)
-		}
-		if info.NumPending == 0 {
-			return nil
-		}
-	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000))
-	if err != nil {
-		return s.explain("reading stream "+s.name, err)
-	}
-	defer messages.Stop()
-	for {
-		msg, err := messages.Next(jetstream.NextMaxWait(eachWait))
-		if errors.Is(err, nats.ErrTimeout) {
-			// The last events were deleted before they were delivered, or the server is slow.
-			if info, err := consumer.Info(ctx); err == nil && info.NumPending == 0 {
-				return nil
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return s.explain("reading stream "+s.name, err)
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			return fmt.Errorf("reading stream %s: %w", s.name, err)
-		}
-		seq := meta.Sequence.Stream
-		if seq > last {
-			return nil
-		}
-		if h := msg.Headers(); !isPart(h) {
-			if ev, err := parseEvent(msg.Subject(), h); err == nil {
-				m := message{subject: msg.Subject(), header: h, time: meta.Timestamp}
-				if err := fn(ev, m, seq); err != nil {
-					return err
-				}
-			}
-		}
-		if seq == last || meta.NumPending == 0 {
-			return nil
-		}
-	}
-}
-
-// eachWait is how long between waits for a message before it asks whether there is one.
-const eachWait = time.Second
