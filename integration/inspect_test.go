@@ -40,7 +40,7 @@ func TestIndexIsInspectedAndMendedUnderAWorker(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	rdb.ZRem(t.Context(), lane, lost[0])
-	rdb.ZAdd(t.Context(), lane, redis.Z{Member: "999999", Score: 999999})
+	rdb.ZAdd(t.Context(), lane, redis.Z{Member: "9000000000000000", Score: 999999})
 	in, err := store.Inspect(t.Context(), 500*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

@@ -29,9 +29,9 @@ func CollapseOf(h Header, src SourceID) (string, error) {
 // collapse ends an event of a lane that a newer one has taken the place of: its body first, so that a body without a place
 // always means that the index lost it. What can't be done now is left to whoever leases the lane.
 func (w *Worker) collapse(hard context.Context, key string, e Entry) {
-	_, err := w.Lanes.Read(hard, key, e.Seq) // only what was read may be deleted
+	ev, err := w.Lanes.Read(hard, key, e.BodyID)
 	if err == nil {
-		err = w.Lanes.Delete(hard, key, e.Seq)
+		err = w.Lanes.Delete(hard, ev.Body)
 	}
 	if err != nil && !errors.Is(err, ErrGone) {
 		return

@@ -121,7 +121,7 @@ func TestEventWithTwoPlacesIsPushedOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		r.index.limits["a"] = limit{2 * time.Second, 1}
 		r.parkWithoutWorker("a", 1)
-		tried := Entry{Seq: laneSeq(1), Order: 1, Cost: 1, Attempt: 1, First: time.Now()}
+		tried := Entry{BodyID: laneBody(1), Order: 1, Cost: 1, Attempt: 1, First: time.Now()}
 		if info, err := r.index.Park(t.Context(), ParkRequest{Key: "a", Entry: tried}); err != nil || info.Waiting != 2 {
 			t.Fatalf("%+v, %v, want two places", info, err)
 		}

@@ -205,6 +205,9 @@ func (r *rig) rest() (left []string) {
 // laneSeq is where an event of the source lies in the lanes, however often it is stored.
 func laneSeq(src uint64) uint64 { return 1000 + src }
 
+// laneBody names what lies there.
+func laneBody(src uint64) BodyID { return BodyID{Created: 9, Seq: laneSeq(src)} }
+
 // sourceOf is the source: a queue that every worker takes from.
 type sourceOf struct{ *rig }
 
@@ -296,23 +299,23 @@ func (d *delivery) settle(how string) {
 // lanesOf keeps bodies and dead letters.
 type lanesOf struct{ *rig }
 
-func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
+func (l lanesOf) Append(ctx context.Context, ev *Event) (BodyID, error) {
 	f := l.fault("append")
 	if f == notDone || ctx.Err() != nil {
 		l.note("append fails")
-		return 0, errFault
+		return BodyID{}, errFault
 	}
 	if l.stores != nil {
 		time.Sleep(l.stores(ev))
 	}
 	if strings.HasPrefix(string(ev.Data), "too large") {
-		return 0, fmt.Errorf("storing: %w", ErrTooLarge)
+		return BodyID{}, fmt.Errorf("storing: %w", ErrTooLarge)
 	}
 	seq := laneSeq(ev.Source.Seq)
 	l.mu.Lock()
 	if _, stored := l.bodies[seq]; !stored && l.full("append", len(l.bodies)) {
 		l.mu.Unlock()
-		return 0, fmt.Errorf("lanes: %w", ErrFull)
+		return BodyID{}, fmt.Errorf("lanes: %w", ErrFull)
 	}
 	// As the lane stream does, which remembers for a minute what it stored, deleted or not.
 	if since, stored := l.stored[seq]; !stored || time.Since(since) > time.Minute {
@@ -321,25 +324,27 @@ func (l lanesOf) Append(ctx context.Context, ev *Event) (uint64, error) {
 	l.mu.Unlock()
 	l.note("append")
 	if f == replyLost {
-		return 0, errFault
+		return BodyID{}, errFault
 	}
-	return seq, nil
+	return laneBody(ev.Source.Seq), nil
 }
 
-func (l lanesOf) Read(ctx context.Context, key string, seq uint64) (*Event, error) {
+func (l lanesOf) Read(ctx context.Context, key string, id BodyID) (*Event, error) {
 	if l.fault("read") != noFault || ctx.Err() != nil {
 		return nil, errFault
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ev, ok := l.bodies[seq]
+	ev, ok := l.bodies[id.Seq]
 	if !ok || ev.Key != key {
 		return nil, ErrGone
 	}
+	ev.Body.BodyID = id
 	return &ev, nil
 }
 
-func (l lanesOf) Delete(ctx context.Context, _ string, seq uint64) error {
+func (l lanesOf) Delete(ctx context.Context, body Body) error {
+	seq := body.Seq
 	f := l.fault("delete")
 	if f == notDone || ctx.Err() != nil {
 		return errFault

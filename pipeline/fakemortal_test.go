@@ -147,16 +147,16 @@ func (m *mortal) Forget(ctx context.Context, key string, e Entry) (bool, error) 
 	return carryOut(m, "forget", func() (bool, error) { return m.Index.Forget(ctx, key, e) })
 }
 
-func (m *mortal) Append(ctx context.Context, ev *Event) (uint64, error) {
-	return carryOut(m, "append", func() (uint64, error) { return m.Lanes.Append(ctx, ev) })
+func (m *mortal) Append(ctx context.Context, ev *Event) (BodyID, error) {
+	return carryOut(m, "append", func() (BodyID, error) { return m.Lanes.Append(ctx, ev) })
 }
 
-func (m *mortal) Read(ctx context.Context, key string, seq uint64) (*Event, error) {
-	return carryOut(m, "read", func() (*Event, error) { return m.Lanes.Read(ctx, key, seq) })
+func (m *mortal) Read(ctx context.Context, key string, id BodyID) (*Event, error) {
+	return carryOut(m, "read", func() (*Event, error) { return m.Lanes.Read(ctx, key, id) })
 }
 
-func (m *mortal) Delete(ctx context.Context, key string, seq uint64) error {
-	return carryOutPlain(m, "delete", func() error { return m.Lanes.Delete(ctx, key, seq) })
+func (m *mortal) Delete(ctx context.Context, body Body) error {
+	return carryOutPlain(m, "delete", func() error { return m.Lanes.Delete(ctx, body) })
 }
 
 func (m *mortal) Bury(ctx context.Context, ev *Event, reason DeadReason, cause error) error {

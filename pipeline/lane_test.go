@@ -24,7 +24,7 @@ func (r *rig) parkWithoutWorker(key string, n int) {
 		ev := Event{Key: key, Cost: 1, ID: fmt.Sprint(r.seq), Time: time.Now(), Source: SourceID{"EVENTS", 1, r.seq}}
 		r.bodies[laneSeq(r.seq)] = ev
 		r.mu.Unlock()
-		_, _ = r.index.Park(context.Background(), ParkRequest{Key: key, Entry: entryOf(&ev, laneSeq(ev.Source.Seq))})
+		_, _ = r.index.Park(context.Background(), ParkRequest{Key: key, Entry: entryOf(&ev, laneBody(ev.Source.Seq))})
 	}
 }
 
@@ -200,7 +200,7 @@ func TestEventWhoseBodyIsGoneIsSettledWithoutAPush(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, r *rig) {
 		now := time.Now()
 		for i, key := range []string{"a", "a", "b"} {
-			e := Entry{Seq: uint64(500 + i), Order: uint64(i), Cost: 1}
+			e := Entry{BodyID: BodyID{Seq: uint64(500 + i)}, Order: uint64(i), Cost: 1}
 			if _, err := r.index.Park(t.Context(), ParkRequest{Key: key, Entry: e}); err != nil {
 				t.Fatal(err)
 			}

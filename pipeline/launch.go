@@ -37,7 +37,7 @@ func (w *Worker) read(ctx context.Context, key string, e *leasedEvent) {
 	patient, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
 	e.err = w.insist(patient, "read from lane", func(context.Context) (err error) {
-		e.ev, err = w.Lanes.Read(ctx, key, e.Seq)
+		e.ev, err = w.Lanes.Read(ctx, key, e.BodyID)
 		return err
 	})
 	if e.err != nil {
@@ -163,7 +163,7 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	switch {
 	case f.outcome == "":
 		r.Now.Attempt, r.Now.First, r.failure, r.After = e.ev.Attempt, e.ev.First, brief(err), f.after
-	case w.finish(hard, e.ev, e.Seq, f, err):
+	case w.finish(hard, e.ev, f, err):
 		r.Fate = Done
 	}
 	return r
@@ -182,7 +182,7 @@ func (w *Worker) expire(hard context.Context, l *lane, e *leasedEvent) result {
 	case e.costly && !e.ev.expired(w.Index.Now()):
 		f.outcome, f.reason, cause = DeadLettered, Cost, tooCostly(e.Cost)
 	}
-	if w.finish(hard, e.ev, e.Seq, f, cause) {
+	if w.finish(hard, e.ev, f, cause) {
 		r.Fate = Done
 	}
 	return r
@@ -190,12 +190,12 @@ func (w *Worker) expire(hard context.Context, l *lane, e *leasedEvent) result {
 
 // finish ends a lane's event: the body goes before its place in the index, so that a body without a place always means
 // that the index lost it.
-func (w *Worker) finish(hard context.Context, ev *Event, seq uint64, f fate, cause error) bool {
+func (w *Worker) finish(hard context.Context, ev *Event, f fate, cause error) bool {
 	if f.outcome == DeadLettered && w.intern(hard, ev, f.reason, cause) != nil {
 		return false
 	}
 	err := w.insistLast(hard, "delete from lane", func(ctx context.Context) error {
-		return w.Lanes.Delete(ctx, ev.Key, seq)
+		return w.Lanes.Delete(ctx, ev.Body)
 	})
 	if err != nil {
 		return false

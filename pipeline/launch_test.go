@@ -121,7 +121,7 @@ func TestLaneHasOneLauncherAtATimeAndNoneTooFew(t *testing.T) {
 		}
 	}
 	for seq := range uint64(n) {
-		if q.add(&leasedEvent{Entry: Entry{Seq: seq}}) {
+		if q.add(&leasedEvent{Entry: Entry{BodyID: BodyID{Seq: seq}}}) {
 			launchers.Go(launch)
 		}
 	}

@@ -449,10 +449,10 @@ func (w *Worker) cool(key string, d time.Duration) {
 // park stores the event's body, then its place in the lane, and only then lets the source forget it.
 func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 	ev := d.Event()
-	var seq uint64
+	var body BodyID
 	var spilt Outcome
 	err := w.insist(hard, storing, func(ctx context.Context) (err error) {
-		if seq, err = w.Lanes.Append(ctx, ev); errors.Is(err, ErrFull) {
+		if body, err = w.Lanes.Append(ctx, ev); errors.Is(err, ErrFull) {
 			spilt, err = w.spill(ctx, ev, err)
 		}
 		return err
@@ -468,7 +468,7 @@ func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 	var info LaneInfo
 	if err == nil {
 		w.troubles.over(w.Log, lanesFull)
-		r.Key, r.Tier, r.Entry = ev.Key, ev.Tier, entryOf(ev, seq)
+		r.Key, r.Tier, r.Entry = ev.Key, ev.Tier, entryOf(ev, body)
 		err = w.insist(hard, "park", func(ctx context.Context) (err error) {
 			info, err = w.Index.Park(ctx, r)
 			return err
@@ -487,9 +487,9 @@ func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 	}
 }
 
-func entryOf(ev *Event, seq uint64) Entry {
+func entryOf(ev *Event, body BodyID) Entry {
 	return Entry{
-		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
+		BodyID: body, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
 		Collapse: ev.Collapse,
 	}
 }

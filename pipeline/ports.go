@@ -26,6 +26,7 @@ type Event struct {
 	Collapse string    // the name of which only the newest waits, see CollapseOf; "": it has none
 	Attempt  int       // pushes started so far
 	First    time.Time // when the first push started; zero before
+	Body     Body      // of an event that was read from where it is stored
 }
 
 // Header holds an event's headers. Lookup ignores case; stored names keep the producer's spelling.
@@ -116,15 +117,28 @@ var ErrFull = errors.New("full")
 // ErrTooLarge says that an event can't be stored, whatever is tried.
 var ErrTooLarge = errors.New("the event doesn't fit into a stored message")
 
+// BodyID names a stored body. Its sequence alone doesn't: in a stream that was deleted and created anew that may be
+// another event's.
+type BodyID struct {
+	Created int64  // when the stream was created, Unix nanoseconds
+	Seq     uint64 // in it
+}
+
+// Body is a stored body that was read, which is what can be deleted.
+type Body struct {
+	BodyID
+	Part uint64 // the sequence of its other message; 0: it is one
+}
+
 // Lanes keeps the bodies of waiting events.
 type Lanes interface {
-	// Append stores ev and returns its sequence once it is safe. The same event (by Source) stored again within a minute
-	// gives the first sequence. On an error other than [ErrFull] and [ErrTooLarge] it may be stored; append again.
-	Append(ctx context.Context, ev *Event) (seq uint64, err error)
-	// Read returns the event that Append stored, or [ErrGone].
-	Read(ctx context.Context, key string, seq uint64) (*Event, error)
-	// Delete removes a body. One that is gone already is no error.
-	Delete(ctx context.Context, key string, seq uint64) error
+	// Append stores ev and returns its name once it is safe. The same event (by Source) stored again within a minute
+	// gives the first name. On an error other than [ErrFull] and [ErrTooLarge] it may be stored; append again.
+	Append(ctx context.Context, ev *Event) (BodyID, error)
+	// Read returns the event that Append stored, with its Body, or [ErrGone].
+	Read(ctx context.Context, key string, id BodyID) (*Event, error)
+	// Delete removes the Body of an event that was read. One that is gone already is no error.
+	Delete(ctx context.Context, body Body) error
 }
 
 // DeadLetters keeps the events that can't be delivered.
@@ -154,7 +168,7 @@ type Limiter interface {
 
 // Entry is a waiting event as the lane index knows it: all but its body.
 type Entry struct {
-	Seq     uint64 // of the body in the lanes
+	BodyID         // of the body in the lanes. An Index knows by itself which stream's bodies its entries are of
 	Order   uint64 // place in the source; events of a lane leave in this order
 	Attempt int
 	Cost    int64

@@ -194,7 +194,7 @@ func (b *letterBox) gather(ctx context.Context, s letterSelection) (letters []st
 	tally = letterTally{}
 	err = b.each(ctx, s, func(l stream.DeadLetter) error {
 		tally[l.Reason]++
-		letters = append(letters, stream.DeadLetter{Seq: l.Seq, InTwo: l.InTwo})
+		letters = append(letters, stream.DeadLetter{BodyID: l.BodyID, InTwo: l.InTwo})
 		return nil
 	})
 	return letters, tally, err

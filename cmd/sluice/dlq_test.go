@@ -241,10 +241,10 @@ func TestTableOfDeadLettersAtWidth80(t *testing.T) {
 	list := newLetterList(&out, false, false)
 	at := time.Date(2026, 3, 1, 15, 4, 5, 0, time.FixedZone("", 3600))
 	for i, l := range []stream.DeadLetter{
-		{Seq: 7, Reason: pipeline.Rejected, Cause: "receiver.example answered 400 Bad Request: no such order",
+		{BodyID: pipeline.BodyID{Seq: 7}, Reason: pipeline.Rejected, Cause: "receiver.example answered 400 Bad Request: no such order",
 			Event: &pipeline.Event{Key: "alice", ID: "order-17", Attempt: 1}},
-		{Seq: 1234567, Reason: pipeline.NoKey, Event: &pipeline.Event{ID: "EVENTS:1234567890123"}},
-		{Seq: 12, Reason: pipeline.BadHeader, Cause: "x", Event: &pipeline.Event{Key: "a\x1b[31m\xff", ID: "ü", Attempt: 120}},
+		{BodyID: pipeline.BodyID{Seq: 1234567}, Reason: pipeline.NoKey, Event: &pipeline.Event{ID: "EVENTS:1234567890123"}},
+		{BodyID: pipeline.BodyID{Seq: 12}, Reason: pipeline.BadHeader, Cause: "x", Event: &pipeline.Event{Key: "a\x1b[31m\xff", ID: "ü", Attempt: 120}},
 	} {
 		l.Buried = at.Add(time.Duration(i) * time.Hour)
 		if err := list.add(l); err != nil {
@@ -278,7 +278,7 @@ func TestLongTableHasOneHeader(t *testing.T) {
 	var out bytes.Buffer
 	list := newLetterList(&out, false, false)
 	for i := range n {
-		if err := list.add(stream.DeadLetter{Seq: uint64(i + 1), Event: &pipeline.Event{Key: "k"}, Reason: pipeline.Cost}); err != nil {
+		if err := list.add(stream.DeadLetter{BodyID: pipeline.BodyID{Seq: uint64(i + 1)}, Event: &pipeline.Event{Key: "k"}, Reason: pipeline.Cost}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -371,14 +371,24 @@ func TestAgesAreByTheClockOfNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	letter, err := b.letters.Read(t.Context(), 2)
+	letter, err := b.letters.Read(t.Context(), pipeline.BodyID{Created: b.letters.Created(), Seq: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	replay.park(t.Context(), "it", letter)
 	replay.finish()
-	ev, err := replay.lanes.Read(t.Context(), "alice", 2)
+	ev, err := replay.lanes.Read(t.Context(), "alice", lastBody(t, replay.lanes))
 	if err != nil || time.Since(ev.Time) < 29*24*time.Hour {
 		t.Errorf("the event in its lane is dated %v, %v: want by NATS' clock", ev, err)
 	}
+}
+
+// lastBody names what was stored last.
+func lastBody(t *testing.T, lanes *stream.Lanes) pipeline.BodyID {
+	t.Helper()
+	last, err := lanes.Last(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipeline.BodyID{Created: lanes.Created(), Seq: last}
 }

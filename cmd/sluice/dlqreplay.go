@@ -121,7 +121,7 @@ const (
 
 // readLetter is a dead letter that was read, or why not.
 type readLetter struct {
-	seq    uint64
+	id     pipeline.BodyID
 	at     time.Time // when it was asked for
 	letter stream.DeadLetter
 	err    error
@@ -140,17 +140,17 @@ func (r *replay) read(ctx context.Context, letters []stream.DeadLetter) <-chan c
 				return
 			}
 			go func() {
-				read <- r.readOne(ctx, l.Seq)
+				read <- r.readOne(ctx, l.BodyID)
 			}()
 		}
 	}()
 	return reads
 }
 
-func (r *replay) readOne(ctx context.Context, seq uint64) readLetter {
+func (r *replay) readOne(ctx context.Context, id pipeline.BodyID) readLetter {
 	now := time.Now()
-	letter, err := r.letters.Read(ctx, seq)
-	return readLetter{seq, now, letter, err}
+	letter, err := r.letters.Read(ctx, id)
+	return readLetter{id, now, letter, err}
 }
 
 // turn waits until one more may be published, and reads the letter again if that took long.
@@ -158,7 +158,7 @@ func (r *replay) turn(ctx context.Context, read readLetter) readLetter {
 	if r.rate == nil || read.err != nil || r.rate.Wait(ctx) != nil || time.Since(read.at) < readWithin {
 		return read
 	}
-	return r.readOne(ctx, read.seq)
+	return r.readOne(ctx, read.id)
 }
 
 // all replays the letters in their order and waits for all confirmations. The error says why it ended early.
@@ -182,7 +182,7 @@ func (r *replay) all(ctx context.Context, letters []stream.DeadLetter) error {
 
 // one replays one letter. An error means that no further one can be.
 func (r *replay) one(ctx context.Context, read readLetter) error {
-	name := fmt.Sprintf("dead letter %d", read.seq)
+	name := fmt.Sprintf("dead letter %d", read.id.Seq)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -209,7 +209,7 @@ func (r *replay) one(ctx context.Context, read readLetter) error {
 		r.out.report(fmt.Errorf("%s: no worker would take its subject %q from the stream: none of SLUICE_SUBJECTS matches it", name, msg.Subject))
 		return nil
 	}
-	return r.publishThen(ctx, name, msg, func() { r.forget(name, read.seq) })
+	return r.publishThen(ctx, name, msg, func() { r.forget(name, read.letter) })
 }
 
 // park puts the event of a letter into its lane: the source doesn't take what it grew to.
@@ -222,12 +222,12 @@ func (r *replay) park(ctx context.Context, name string, l stream.DeadLetter) {
 		return
 	}
 	r.parked.Add(1)
-	r.forget(name, l.Seq)
+	r.forget(name, l)
 }
 
 // forget deletes a dead letter that is replayed.
-func (r *replay) forget(name string, seq uint64) {
-	if err := r.letters.Delete(r.abandon, seq); err != nil {
+func (r *replay) forget(name string, l stream.DeadLetter) {
+	if err := r.letters.Delete(r.abandon, l.Event.Body); err != nil {
 		r.kept.Add(1)
 		r.out.report(fmt.Errorf("%s is replayed but not deleted; replay it again at once, which does no more than that: %w", name, err))
 	}

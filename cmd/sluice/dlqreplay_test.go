@@ -57,7 +57,7 @@ func TestReplayCircleKeepsHeadersAndID(t *testing.T) {
 func TestReplayTwicePublishesOnce(t *testing.T) {
 	r := newLetterRig(t, server.Options{})
 	r.bury(pipeline.Rejected, "alice", 1, "data")
-	l, err := r.letters.Read(t.Context(), 1)
+	l, err := r.letters.Read(t.Context(), pipeline.BodyID{Created: r.letters.Created(), Seq: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestReplayOfEventsAtMaxPayload(t *testing.T) {
 	}
 	found := 0
 	err = lanes.Each(t.Context(), func(_ *pipeline.Event, seq uint64) error {
-		ev, err := lanes.Read(t.Context(), "alice", seq)
+		ev, err := lanes.Read(t.Context(), "alice", pipeline.BodyID{Created: lanes.Created(), Seq: seq})
 		if err != nil || string(ev.Data) != exact || ev.ID != "EVENTS:2" || ev.Attempt != 0 {
 			t.Errorf("in the lane is %+v, %v", ev, err)
 		}
@@ -188,7 +188,7 @@ func TestReplayOfAnEventWithAsManyHeadersAsThereCanBe(t *testing.T) {
 	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 1, Replayed: 1}) || r.held("SLUICE_DLQ") != 0 {
 		t.Errorf("counts %s", stdout)
 	}
-	if got, err := lanes.Read(t.Context(), "alice", 2); err != nil || got.ID != ev.ID || !reflect.DeepEqual(nats.Header(got.Header), header) {
+	if got, err := lanes.Read(t.Context(), "alice", lastBody(t, lanes)); err != nil || got.ID != ev.ID || !reflect.DeepEqual(nats.Header(got.Header), header) {
 		t.Errorf("in the lane: %v", err)
 	}
 }
@@ -277,7 +277,7 @@ func TestSlowReplayLeavesWhatSomebodyElseHasTaken(t *testing.T) {
 		for info, err := events.Info(t.Context()); err == nil && info.State.Msgs == 0; info, err = events.Info(t.Context()) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if err := r.letters.Delete(t.Context(), 3); err != nil {
+		if err := r.letters.Delete(t.Context(), pipeline.Body{BodyID: pipeline.BodyID{Created: r.letters.Created(), Seq: 3}}); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -53,7 +53,7 @@ func showLetter(cmd *cobra.Command, seq uint64, asJSON, body bool) error {
 		return err
 	}
 	defer b.nc.Close()
-	l, err := b.letters.Read(cmd.Context(), seq)
+	l, err := b.letters.Read(cmd.Context(), pipeline.BodyID{Created: b.letters.Created(), Seq: seq})
 	if errors.Is(err, pipeline.ErrGone) {
 		return fmt.Errorf("there is no dead letter %d", seq)
 	}

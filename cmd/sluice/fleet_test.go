@@ -47,9 +47,9 @@ func TestFleetFiguresTellThrottledFromEligible(t *testing.T) {
 			_, err = store.Reserve(t.Context(), ev.Key, "", 1, 0)
 			must(err)
 		}
-		seq, err := lanes.Append(t.Context(), ev)
+		body, err := lanes.Append(t.Context(), ev)
 		must(err)
-		_, err = store.Park(t.Context(), pipeline.ParkRequest{Key: ev.Key, Entry: pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Cost: 1}})
+		_, err = store.Park(t.Context(), pipeline.ParkRequest{Key: ev.Key, Entry: pipeline.Entry{BodyID: body, Order: ev.Source.Seq, Cost: 1}})
 		must(err)
 	}
 	source, err := stream.OpenSource(t.Context(), r.js, r.cfg, log)

@@ -44,11 +44,11 @@ func TestLanesAreCheckedAndRepaired(t *testing.T) {
 			ID: fmt.Sprint(i), Key: "alice", Subject: "events.alice", Time: time.Now(), Cost: 1,
 			Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: uint64(100 + i)},
 		}
-		seq, err := lanes.Append(t.Context(), ev)
+		body, err := lanes.Append(t.Context(), ev)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store.Park(t.Context(), pipeline.ParkRequest{Key: ev.Key, Entry: pipeline.Entry{Seq: seq, Order: ev.Source.Seq, Cost: 1}}); err != nil {
+		if _, err := store.Park(t.Context(), pipeline.ParkRequest{Key: ev.Key, Entry: pipeline.Entry{BodyID: body, Order: ev.Source.Seq, Cost: 1}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,11 +70,12 @@ func TestLanesAreCheckedAndRepaired(t *testing.T) {
 
 	lane := "lane:{" + limiter.Tag(limiter.Shard("alice")) + "}:alice"
 	rdb.ZRemRangeByRank(t.Context(), lane, 3, 3)
-	rdb.ZAdd(t.Context(), lane, redis.Z{Member: "999", Score: 50})
+	stray := lastBody(t, lanes).Seq + 999
+	rdb.ZAdd(t.Context(), lane, redis.Z{Member: fmt.Sprint(stray), Score: 50})
 	stdout, stderr := run(1, "repair", "--dry-run", "--json")
 	got := decodeInto[inspectionJSON](t, stdout)
 	if len(got.Findings) != 2 || got.Findings[0].Finding != redisstore.NoPlace || got.Findings[1].Finding != redisstore.NoBody ||
-		got.Findings[1].Key != "alice" || got.Findings[1].Seq != 999 || got.Events != 20 {
+		got.Findings[1].Key != "alice" || got.Findings[1].Seq != stray || got.Events != 20 {
 		t.Errorf("it prints %s", stdout)
 	}
 	if want := "2 findings (1 no_body, 1 no_place)"; !strings.Contains(stderr, want) {

@@ -233,7 +233,7 @@ func (b *userBox) look(ctx context.Context, tier string) (userReport, error) {
 		explanation: explanation{key: b.key, ruling: st.Ruling, rules: concerning(b.key, st.Tier, b.rules), standard: b.cfg.Limit},
 	}
 	if st.First.Seq > 0 {
-		report.first, err = b.lanes.Read(ctx, b.key, st.First.Seq)
+		report.first, err = b.lanes.Read(ctx, b.key, st.First.BodyID)
 		if err != nil && !errors.Is(err, pipeline.ErrGone) { // delivered meanwhile
 			return report, err
 		}

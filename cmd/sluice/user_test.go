@@ -68,11 +68,11 @@ func (r *userRig) wait(key string, n int, attempt pipeline.ParkRequest) {
 			ID: fmt.Sprintf("order-%d", r.seq), Key: key, Subject: "events." + key, Time: time.Now(), Cost: 1,
 			Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: r.seq},
 		}
-		seq, err := r.lanes.Append(r.t.Context(), ev)
+		body, err := r.lanes.Append(r.t.Context(), ev)
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		attempt.Key, attempt.Entry = key, pipeline.Entry{Seq: seq, Order: r.seq, Cost: 1}
+		attempt.Key, attempt.Entry = key, pipeline.Entry{BodyID: body, Order: r.seq, Cost: 1}
 		if attempt.Failure != "" {
 			attempt.Entry.Attempt, attempt.Entry.First = 1, time.Now()
 		}

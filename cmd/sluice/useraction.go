@@ -69,16 +69,16 @@ func (f *userFlags) purge(cmd *cobra.Command, key string) error {
 	return err
 }
 
-// remove deletes a waiting event's body. It is read first: another's may lie there, and it may lie in two messages.
+// remove deletes a waiting event's body, once it was read.
 func (b *userBox) remove(ctx context.Context, e pipeline.Entry) error {
-	_, err := b.lanes.Read(ctx, b.key, e.Seq)
+	ev, err := b.lanes.Read(ctx, b.key, e.BodyID)
 	if errors.Is(err, pipeline.ErrGone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return b.lanes.Delete(ctx, b.key, e.Seq)
+	return b.lanes.Delete(ctx, ev.Body)
 }
 
 func (f *userFlags) reset(cmd *cobra.Command, key string) error {

@@ -25,7 +25,7 @@ func TestReportOfAKeyAtWidth80(t *testing.T) {
 		return r
 	}
 	first := func(attempts int) pipeline.Entry {
-		return pipeline.Entry{Seq: 7, Order: 7, Cost: 1, Attempt: attempts}
+		return pipeline.Entry{BodyID: pipeline.BodyID{Seq: 7}, Order: 7, Cost: 1, Attempt: attempts}
 	}
 	full := []redisstore.LimitLevel{{Tokens: 20}}
 	none := -time.Microsecond

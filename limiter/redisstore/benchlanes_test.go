@@ -93,7 +93,7 @@ func (c *laneCosts) round() {
 		var batch []pipeline.ParkRequest
 		for _, key := range calls[i] {
 			c.seq++
-			batch = append(batch, pipeline.ParkRequest{Key: key, Counted: true, Entry: pipeline.Entry{Seq: c.seq, Order: c.seq, Cost: 1}})
+			batch = append(batch, pipeline.ParkRequest{Key: key, Counted: true, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: c.seq}, Order: c.seq, Cost: 1}})
 		}
 		_, err := each(c.bundle.runPark(batch))
 		return err

@@ -81,6 +81,7 @@ func ask[Q, R any](ctx context.Context, b *batcher[Q, answered[R]], q Q) (R, err
 type epochs struct {
 	shards []*shard
 	ids    []string
+	lanes  []int64        // in which lane stream the bodies of their entries are
 	places map[*shard]int // from 1
 }
 
@@ -92,15 +93,18 @@ func (e *epochs) add(sh *shard) bool {
 		return true
 	}
 	sh.mu.Lock()
-	id := sh.epoch
+	id, lanes := sh.epoch, sh.lanes
 	sh.mu.Unlock()
 	if id == "" {
 		return false
 	}
-	e.shards, e.ids = append(e.shards, sh), append(e.ids, id)
+	e.shards, e.ids, e.lanes = append(e.shards, sh), append(e.ids, id), append(e.lanes, lanes)
 	e.places[sh] = len(e.shards)
 	return true
 }
+
+// lanesOf is the creation time of the lane stream that the entries of a shard that was added have their bodies in.
+func (e *epochs) lanesOf(sh *shard) int64 { return e.lanes[e.places[sh]-1] }
 
 // known answers the shards of a batch whose epochs are known, and the places of what is for them; the rest is told.
 func known[Q, R any](b *bundle, batch []Q, out []answered[R], key func(Q) string) (of *epochs, places []int) {

@@ -20,7 +20,7 @@ func lanesOf(t *testing.T, r *rig) (b *bundle, keys []string) {
 		key := keysOf(sh, 1)[0]
 		keys = append(keys, key)
 		seq := uint64(i + 1)
-		batch = append(batch, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: 1}})
+		batch = append(batch, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1}})
 	}
 	infos, err := each(b.runPark(batch))
 	if err != nil {

@@ -56,7 +56,7 @@ func TestManyKeysAreChargedAndIndexedAtOnce(t *testing.T) {
 	for i := range int(keys) {
 		key := fmt.Sprint("key", i)
 		debts = append(debts, debt{key: key, ruling: r.rule(key, "").ruling, tokens: []int64{1}})
-		parks = append(parks, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: uint64(i + 1), Order: uint64(i + 1), Cost: 1}})
+		parks = append(parks, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: uint64(i + 1)}, Order: uint64(i + 1), Cost: 1}})
 	}
 	// A call that takes a second is given up, and some pause after three such, which a busy machine may well need. What was given up
 	// may have been carried out.

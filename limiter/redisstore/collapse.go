@@ -10,7 +10,7 @@ import (
 )
 
 // collapsed is the entry of a member that is to be dropped.
-func collapsed(m string) (*pipeline.Entry, error) {
+func collapsed(m string, lanes int64) (*pipeline.Entry, error) {
 	e, err := pipeline.Entry{}, error(nil)
 	if f := strings.Split(m, ","); len(f) > 4 {
 		var order uint64
@@ -21,6 +21,7 @@ func collapsed(m string) (*pipeline.Entry, error) {
 	if err != nil || !e.Collapsed {
 		return nil, fmt.Errorf("redis: event %q that is to be dropped: %w", m, err)
 	}
+	e.Created = lanes
 	return &e, nil
 }
 

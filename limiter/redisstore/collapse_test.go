@@ -12,7 +12,7 @@ import (
 
 // named is an event of k: its sequence is its place in the source.
 func named(seq uint64, name string) pipeline.Entry {
-	return pipeline.Entry{Seq: seq, Order: seq, Cost: 1, Collapse: name}
+	return pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1, Collapse: name}
 }
 
 // parkNamed parks an event and returns the sequence of the one that is to be dropped, 0 if none is. If forgets, that is

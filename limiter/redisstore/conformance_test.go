@@ -143,7 +143,7 @@ func laneFromParkToSettle(t *testing.T, _ place, rdb redis.UniversalClient) {
 // drains sends three events of key through its lane, one of them by way of a retry.
 func drains(ctx context.Context, s *Store, key string) error {
 	for _, seq := range []uint64{2, 1, 3, 2} { // parked out of order, one of them twice
-		entry := pipeline.Entry{Seq: seq, Order: seq, Cost: 1}
+		entry := pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1}
 		if _, err := s.Park(ctx, pipeline.ParkRequest{Key: key, Entry: entry}); err != nil {
 			return fmt.Errorf("park: %w", err)
 		}
@@ -211,7 +211,7 @@ func leaseIsExclusive(t *testing.T, p place, rdb redis.UniversalClient) {
 // fences lets one's lease of a lane run out and two take it over.
 func fences(ctx context.Context, one, two *Store, key string) error {
 	request := pipeline.LeaseRequest{Key: key, Max: 10, Horizon: time.Second}
-	if _, err := one.Park(ctx, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: 1, Order: 1, Cost: 1}}); err != nil {
+	if _, err := one.Park(ctx, pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1, Cost: 1}}); err != nil {
 		return err
 	}
 	first, err := one.Lease(ctx, request)

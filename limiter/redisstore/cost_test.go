@@ -20,7 +20,7 @@ func (r *rig) parkCosts(tier string, costs ...int64) {
 	for i, cost := range costs {
 		seq := uint64(i + 1)
 		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{
-			Key: "k", Tier: tier, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: cost},
+			Key: "k", Tier: tier, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: cost},
 		})
 		if err != nil {
 			r.t.Fatal(err)
@@ -102,9 +102,9 @@ func TestEventsThatCostTooMuchAreMarkedWhereverTheyWait(t *testing.T) {
 	r := newRig(t, "100/s burst 2")
 	over := time.UnixMilli(start/1000 - 1)
 	for _, p := range []pipeline.ParkRequest{
-		{Entry: pipeline.Entry{Seq: 1, Order: 1, Cost: 5, Attempt: 1, First: over}, After: time.Second},
-		{Entry: pipeline.Entry{Seq: 2, Order: 2, Cost: 5, Expires: over}},
-		{Entry: pipeline.Entry{Seq: 3, Order: 3, Cost: 5}},
+		{Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1, Cost: 5, Attempt: 1, First: over}, After: time.Second},
+		{Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 2}, Order: 2, Cost: 5, Expires: over}},
+		{Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 3}, Order: 3, Cost: 5}},
 	} {
 		p.Key = "k"
 		if _, err := r.Park(t.Context(), p); err != nil {
@@ -177,7 +177,7 @@ func costStep(r *rig, rng *rand.Rand, seq uint64, lease *pipeline.Lease) string 
 	ctx := t.Context()
 	switch n := rng.IntN(10); {
 	case n < 4:
-		p := pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: 1 + rng.Int64N(3)*4}}
+		p := pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1 + rng.Int64N(3)*4}}
 		if rng.IntN(3) == 0 {
 			p.Entry.Collapse = "position"
 		}
@@ -250,7 +250,7 @@ func TestLongestWaitCountsWhatTheEventsAheadCost(t *testing.T) {
 		t.Helper()
 		seq++
 		if _, err := r.Park(t.Context(), pipeline.ParkRequest{
-			Key: key, Counted: counted, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: cost},
+			Key: key, Counted: counted, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: cost},
 		}); err != nil {
 			t.Fatal(err)
 		}

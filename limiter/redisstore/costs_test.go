@@ -90,7 +90,7 @@ func TestLeaseReadsOnBehindEventsThatTakeNoTokens(t *testing.T) {
 	r := newRig(t, "1/s burst 1")
 	want := []uint64{}
 	for seq := uint64(1); seq <= 44; seq++ {
-		e := pipeline.Entry{Seq: seq, Order: seq, Cost: 1}
+		e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1}
 		if seq != 20 && seq < 41 {
 			e.Expires = time.UnixMilli(start/1000 - 1)
 		}

@@ -13,9 +13,9 @@ import (
 func TestLeasedEventIsIndexedNoSecondTime(t *testing.T) {
 	r := newRig(t, "100/s burst 100")
 	for _, e := range []pipeline.Entry{
-		{Seq: 1, Order: 1, Cost: 1},
-		{Seq: 1, Order: 1, Cost: 5, Collapse: "position"},
-		{Seq: 1, Order: 1, Cost: 1, Attempt: 2, First: time.UnixMilli(start / 1000)},
+		{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 1},
+		{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 5, Collapse: "position"},
+		{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 1, Attempt: 2, First: time.UnixMilli(start / 1000)},
 	} {
 		p := pipeline.ParkRequest{Key: "k", Entry: e}
 		park := func() pipeline.LaneInfo {

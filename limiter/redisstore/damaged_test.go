@@ -74,7 +74,7 @@ func (c *crowd) newcomers() {
 	for n := 1; n < 4; n++ {
 		var batch []pipeline.ParkRequest
 		for _, key := range c.keys {
-			e := pipeline.Entry{Seq: c.seqs[key][n], Order: 1000 + c.seqs[key][n], Cost: 2}
+			e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: c.seqs[key][n]}, Order: 1000 + c.seqs[key][n], Cost: 2}
 			if n > 1 {
 				e.Collapse = "position"
 			}
@@ -86,7 +86,7 @@ func (c *crowd) newcomers() {
 			e := infos[i].Collapsed
 			infos[i].Collapsed = nil
 			if e == nil && n == 3 {
-				e = &pipeline.Entry{Seq: 1, Cost: 1, Collapse: "position", Collapsed: true}
+				e = &pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Cost: 1, Collapse: "position", Collapsed: true}
 			}
 			if e != nil {
 				drops = append(drops, dropped{c.keys[i], *e})
@@ -250,7 +250,7 @@ func TestDamagedLaneIsLookedAtSecondsLater(t *testing.T) {
 			c.spoil(which)
 			key := c.victim()
 			seq := c.bodies.store(key, 1)[0]
-			info, err := c.Park(t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: seq, Order: 1000 + seq, Cost: 1, Collapse: "position"}})
+			info, err := c.Park(t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: 1000 + seq, Cost: 1, Collapse: "position"}})
 			if err != nil || info.Next < time.Second || info.Waiting < 1 {
 				t.Errorf("parking says %+v, %v; want others that wait, and a look in a second or more", info, err)
 			}

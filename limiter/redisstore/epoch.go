@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -148,10 +149,17 @@ func (sh *shard) open(ctx context.Context, fresh bool) (bool, error) {
 	id, _ := v[1].(string)
 	sh.mu.Lock()
 	if sh.epoch != id {
-		sh.epoch, sh.calls, sh.look = id, 0, time.Time{}
+		sh.epoch, sh.lanes, sh.calls, sh.look = id, creation(v[3]), 0, time.Time{}
 	}
 	sh.mu.Unlock()
 	return true, nil
+}
+
+// creation reads the creation time that a script was called with.
+func creation(v any) int64 {
+	text, _ := v.(string)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 // rebuild indexes all bodies of the missing shards, each under one build, and then lets their new epoch begin.
@@ -274,7 +282,7 @@ func (b *indexing) finish() error {
 	}
 	b.done = true
 	b.mu.Lock()
-	b.epoch, b.shard.calls, b.look = id, 0, time.Time{}
+	b.epoch, b.shard.lanes, b.shard.calls, b.look = id, creation(v[1]), 0, time.Time{}
 	b.mu.Unlock()
 	return nil
 }

@@ -12,11 +12,11 @@
 --       "keep":   4 token  5 for how long in us from now on
 --       "leave":  4 token
 --       "begin":  4 new id (random)  5 fresh, for a limiter without lanes, whose creation time of the lane stream is 0
--- reply open: {1, id, calls}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
+-- reply open: {1, id, calls, creation time}, {0} (the state is missing or belongs to another lane stream: build) or {2, format} (another
 --       version of sluice wrote it: nothing may be touched)
 --       build: {1, 1: the state is that of another lane stream, whose lanes are to be dropped first} begun, {0} another
---       worker builds; drop: {1, events dropped, keys of further lanes to drop...}; index, finish: {1}; all three {0}: the build is no longer
---       this one: stop
+--       worker builds; drop: {1, events dropped, keys of further lanes to drop...}; index, finish: {1, creation time}; all three {0}: the build is
+--       no longer this one: stop
 --       verify: {1, sequence up to which the shard is verified, as text} begun, {0} another worker verifies, {2} the epoch is another
 --       keep, leave: {1} or {0}: the lease is another's, or was forgotten
 --       begin: {1, id, calls}, {0} (the state belongs to a pipeline) or {2, format}
@@ -44,7 +44,7 @@ if what == 'open' then
   if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
   if not e[1] or e[2] ~= lanes then return {0} end
   if ARGV[4] == '1' and e[8] ~= lanes then redis.call('HSET', KEYS[1], 'since', '0') end
-  return {1, e[1], tonumber(e[3] or '0')}
+  return {1, e[1], tonumber(e[3] or '0'), lanes}
 elseif what == 'begin' then
   if e[1] and e[6] and e[6] ~= FORMAT then return {2, e[6]} end
   if e[2] and e[2] ~= lanes then return {0} end
@@ -103,4 +103,4 @@ elseif what == 'finish' then
   if e[7] and e[8] == lanes then since = e[7] end
   redis.call('HSET', KEYS[1], 'format', FORMAT, 'id', ARGV[5], 'since', since, 'n', '1')
 end
-return {1}
+return {1, lanes}

@@ -67,7 +67,7 @@ func (s *Store) Standing(ctx context.Context, key, tier string) (Standing, error
 		case -1:
 			return Standing{Ruling: of.ruling, Tier: tier, Known: true, Damaged: true}, nil
 		}
-		st, err := readStanding(r.values[2:])
+		st, err := readStanding(r.values[2:], r.lanes)
 		st.Ruling, st.Tier = of.ruling, tier
 		return st, err
 	}
@@ -87,7 +87,7 @@ func (s *Store) opened(ctx context.Context, key string) (*shard, error) {
 }
 
 // readStanding reads what the script answers after the class.
-func readStanding(v []any) (Standing, error) {
+func readStanding(v []any, lanes int64) (Standing, error) {
 	text := func(i int) string { s, _ := v[i].(string); return s }
 	span := func(i int) time.Duration { return micros(integer(v[i])) }
 	st := Standing{
@@ -99,6 +99,7 @@ func readStanding(v []any) (Standing, error) {
 		order, err := strconv.ParseUint(text(8), 10, 64)
 		if err == nil {
 			st.First, err = parseMember(member, order)
+			st.First.Created = lanes
 		}
 		if err != nil {
 			return st, fmt.Errorf("redis: waiting event %q: %w", member, err)

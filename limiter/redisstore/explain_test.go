@@ -25,7 +25,7 @@ func (r *rig) standing(key, tier string) Standing {
 }
 
 func TestStandingInKnownSituations(t *testing.T) {
-	failed := pipeline.Entry{Seq: 1, Order: 1, Cost: 1, Attempt: 3, First: time.UnixMilli(start / 1000)}
+	failed := pipeline.Entry{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 1, Attempt: 3, First: time.UnixMilli(start / 1000)}
 	give := func(r *rig, n int64) {
 		r.t.Helper()
 		if a := r.ask("k", n, 0); a.granted != n {
@@ -47,7 +47,7 @@ func TestStandingInKnownSituations(t *testing.T) {
 			r.park("k", 1, 2, 3)
 			r.at(30_000)
 		}, Standing{
-			Known: true, Waiting: 3, First: pipeline.Entry{Seq: 1, Order: 1, Cost: 1}, Limits: []LimitLevel{{Wait: 70 * time.Millisecond}},
+			Known: true, Waiting: 3, First: pipeline.Entry{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 1}, Limits: []LimitLevel{{Wait: 70 * time.Millisecond}},
 			Wait: 70 * time.Millisecond, Taken: 30 * time.Millisecond, Overdue: 30 * time.Millisecond,
 		}},
 		{"about to wait", func(r *rig) {
@@ -75,7 +75,7 @@ func TestStandingInKnownSituations(t *testing.T) {
 			leaseOf(r.t, r.Store, "k", 0, 2)
 			r.at(1_000_000)
 		}, Standing{
-			Known: true, Waiting: 1, Leased: 2, First: pipeline.Entry{Seq: 1, Order: 1, Cost: 1}, Limits: []LimitLevel{{Tokens: 20}},
+			Known: true, Waiting: 1, Leased: 2, First: pipeline.Entry{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 1}, Limits: []LimitLevel{{Tokens: 20}},
 			Taken: time.Second, Holder: "one", Held: 4 * time.Second, Due: 4 * time.Second, Overdue: -time.Microsecond,
 		}},
 		{"left by a dead worker", func(r *rig) {
@@ -83,7 +83,7 @@ func TestStandingInKnownSituations(t *testing.T) {
 			leaseOf(r.t, r.Store, "k", 0, 1)
 			r.at(7_000_000)
 		}, Standing{
-			Known: true, Leased: 1, First: pipeline.Entry{Seq: 1, Order: 1, Cost: 1}, Limits: []LimitLevel{{Tokens: 20}}, Taken: 7 * time.Second,
+			Known: true, Leased: 1, First: pipeline.Entry{BodyID: pipeline.BodyID{Created: 7, Seq: 1}, Order: 1, Cost: 1}, Limits: []LimitLevel{{Tokens: 20}}, Taken: 7 * time.Second,
 			Overdue: 2 * time.Second,
 		}},
 		{"damaged", func(r *rig) {

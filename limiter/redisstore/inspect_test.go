@@ -41,7 +41,7 @@ func TestEveryKindOfFindingIsToldAndMended(t *testing.T) {
 		{kind: NoPlace, spoil: func(r *rig, sh *shard, keys []string) { r.rdb.ZRem(r.t.Context(), keys[1], "4") }},
 		{kind: NoBody, spoil: func(r *rig, sh *shard, keys []string) {
 			_, err := r.Park(r.t.Context(), pipeline.ParkRequest{
-				Key: "k", Entry: pipeline.Entry{Seq: 77, Order: 1077, Cost: 1, Collapse: "position"},
+				Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 77}, Order: 1077, Cost: 1, Collapse: "position"},
 			})
 			if err != nil {
 				r.t.Fatal(err)

@@ -60,7 +60,7 @@ func TestLaneCutsNoSlowLimitsMemoryShort(t *testing.T) {
 	if a := r.ask(key, 51, 0); a.granted != 50 {
 		t.Fatalf("%d went at first, want 50", a.granted)
 	}
-	_, err := r.Park(t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: 1, Order: 1, Cost: 3}}) // has a price that is kept
+	_, err := r.Park(t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1, Cost: 3}}) // has a price that is kept
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestLaneThatEndsLeavesWhatOtherLimitsRemember(t *testing.T) {
 	quick.ruling = slow.ruling
 	lane := func(key string, seq uint64) {
 		t.Helper()
-		if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: 5}}); err != nil {
+		if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 5}}); err != nil {
 			t.Fatal(err)
 		}
 		if r.hash(key)["extra"] == "" {

@@ -88,13 +88,14 @@ func (b *bundle) parkIn(of *epochs, parkings []parking, batch []pipeline.ParkReq
 	}
 	values := r.values
 	for i, p := range parkings {
-		values = b.shard(p.Key).parked(p, ruleOf[i].each, values, out)
+		sh := b.shard(p.Key)
+		values = sh.parked(p, of.lanesOf(sh), ruleOf[i].each, values, out)
 	}
 	return nil
 }
 
 // parked tells the events of an entry what became of them, and answers the values behind the entry's.
-func (sh *shard) parked(p parking, each time.Duration, values []any, out []answered[pipeline.LaneInfo]) []any {
+func (sh *shard) parked(p parking, lanes int64, each time.Duration, values []any, out []answered[pipeline.LaneInfo]) []any {
 	info := sh.laneInfo(values[0], values[1])
 	if info.Waiting < 0 {
 		sh.damaged(p.Key)
@@ -110,7 +111,7 @@ func (sh *shard) parked(p parking, each time.Duration, values []any, out []answe
 		event := p.events[integer(values[0])-1]
 		over, _ := values[1].(string)
 		var err error
-		if out[event].r.Collapsed, err = collapsed(over); err != nil {
+		if out[event].r.Collapsed, err = collapsed(over, lanes); err != nil {
 			sh.damaged(p.Key) // the event itself has its place; the other stays until the lane is mended
 		}
 		values = values[2:]

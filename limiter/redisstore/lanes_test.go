@@ -208,7 +208,7 @@ func TestExpiredEventTakesNoTokensAndItsSlotGoesToTheNext(t *testing.T) {
 	r := newRig(t, "1/s burst 1")
 	over := time.UnixMilli(start/1000 + 500)
 	for seq := range uint64(4) {
-		e := pipeline.Entry{Seq: seq + 1, Order: seq + 1, Cost: 1}
+		e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq + 1}, Order: seq + 1, Cost: 1}
 		if seq < 2 {
 			e.Expires = over
 		}
@@ -234,7 +234,7 @@ func TestExpiredEventTakesNoTokensAndItsSlotGoesToTheNext(t *testing.T) {
 func TestNewEventWakesALaneWhoseRetryIsFarAway(t *testing.T) {
 	r := newRig(t, "100/s burst 100")
 	_, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", After: 30 * time.Second,
-		Entry: pipeline.Entry{Seq: 1, Order: 1, Cost: 1, Attempt: 1, First: time.UnixMilli(1)}})
+		Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1, Cost: 1, Attempt: 1, First: time.UnixMilli(1)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestFailureIsKeptUntilNoEventWaitsForAnotherAttempt(t *testing.T) {
 			t.Errorf("%s: the failure is %q, want %q", when, got, text)
 		}
 	}
-	e := pipeline.Entry{Seq: 1, Order: 1, Cost: 1, Attempt: 1}
+	e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1, Cost: 1, Attempt: 1}
 	if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: e, After: 3 * time.Hour, Failure: "status 500"}); err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +469,7 @@ func FuzzMemberRoundTrip(f *testing.F) {
 	f.Add(uint64(1)<<52, uint64(7), 3, int64(9), int64(1_764_460_800_123), "!a,b 🙂", false)
 	f.Add(uint64(1), uint64(2), 0, int64(1), int64(0), "!", true)
 	f.Fuzz(func(t *testing.T, seq, order uint64, attempt int, cost, first int64, name string, collapsed bool) {
-		e := pipeline.Entry{Seq: seq >> 2, Order: order >> 2, Attempt: max(0, attempt), Cost: max(1, cost)}
+		e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq >> 2}, Order: order >> 2, Attempt: max(0, attempt), Cost: max(1, cost)}
 		if e.Attempt > 0 && first > 0 && first < 1<<50 {
 			e.First = time.UnixMilli(first)
 		}

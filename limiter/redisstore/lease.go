@@ -74,7 +74,7 @@ func (b *bundle) leaseSome(of *epochs, batch []pipeline.LeaseRequest, todo []int
 		case -1:
 			sh.damaged(batch[place].Key)
 		}
-		lease, err := sh.readLease(r, i, ruleOf[i].allowance())
+		lease, err := sh.readLease(r, i, of.lanesOf(sh), ruleOf[i].allowance())
 		if err != nil {
 			// The other lanes of the batch are well; this one's lease runs out.
 			sh.damaged(batch[place].Key)
@@ -95,7 +95,7 @@ const (
 // otherClass is the answer of the script to who takes a lane for one of another class.
 const otherClass = 4
 
-func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Lease, error) {
+func (sh *shard) readLease(r reply, i int, lanes int64, allowance time.Duration) (pipeline.Lease, error) {
 	v, _ := r.values[i].([]any)
 	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Barred: uint64(integer(v[4])), Fails: int(integer(v[5]))}
 	for e := v[6:]; len(e) >= 3; e = e[3:] {
@@ -109,6 +109,7 @@ func (sh *shard) readLease(r reply, i int, allowance time.Duration) (pipeline.Le
 		if err != nil {
 			return l, fmt.Errorf("redis: waiting event %q: %w", m, err)
 		}
+		entry.Created = lanes
 		slot := micros(integer(e[2]))
 		l.Events = append(l.Events, pipeline.Leased{
 			Entry: entry, At: r.ran.Add(slot), Stale: r.ran.Add(slot + allowance),

@@ -62,7 +62,7 @@ func TestEligibleCountsEventsOfTheirOwnTimeOnlyWhenThatHasCome(t *testing.T) {
 	r := newRig(t, "10/s burst 20")
 	for i, after := range []time.Duration{time.Second, time.Hour} {
 		_, err := r.Park(t.Context(), pipeline.ParkRequest{
-			Key: "k", Entry: pipeline.Entry{Seq: uint64(i + 1), Order: uint64(i + 1), Attempt: 1, Cost: 1}, After: after,
+			Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: uint64(i + 1)}, Order: uint64(i + 1), Attempt: 1, Cost: 1}, After: after,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ func TestEventsParkedTogetherStandAsIfParkedOneByOne(t *testing.T) {
 		var batch []pipeline.ParkRequest
 		order := uint64(100 + rnd.IntN(5))
 		for range 1 + rnd.IntN(12) {
-			p := pipeline.ParkRequest{Entry: pipeline.Entry{Seq: order, Order: order, Cost: 1}, Counted: rnd.IntN(2) == 0}
+			p := pipeline.ParkRequest{Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: order}, Order: order, Cost: 1}, Counted: rnd.IntN(2) == 0}
 			switch rnd.IntN(8) {
 			case 0:
 				p.Entry.Cost = 1 + rnd.Int64N(5)
@@ -105,7 +105,7 @@ func TestParkTellsWhatATokenAddsToTheWait(t *testing.T) {
 		"10/s burst 20": 100 * time.Millisecond, "6/min burst 1": 10 * time.Second, "100/s, 6/min": 10 * time.Second, "unlimited": 0,
 	} {
 		r := newRig(t, limit)
-		info, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{Seq: 1, Order: 1, Cost: 3}})
+		info, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1, Cost: 3}})
 		if err != nil || info.Each != want || info.Extra != 2 {
 			t.Errorf("%s: each %s, extra %d, %v, want %s, 2", limit, info.Each, info.Extra, err, want)
 		}

@@ -105,6 +105,7 @@ func (p *purge) lease(most int64) (waiting int64, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("redis: waiting event %q: %w", m, err)
 		}
+		e.Created = r.lanes
 		p.events = append(p.events, e)
 	}
 	return integer(r.values[2]), nil

@@ -39,9 +39,9 @@ func TestPurgeDeletesAllThatWaitsOfAKeyAndNothingElse(t *testing.T) {
 	}
 	r.park("other", 9001)
 	_, _ = r.Park(t.Context(), pipeline.ParkRequest{
-		Key: "k", Entry: pipeline.Entry{Seq: 9000, Order: 5, Cost: 1, Attempt: 2}, Sleep: time.Minute, After: time.Hour, Failure: "status 503",
+		Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 9000}, Order: 5, Cost: 1, Attempt: 2}, Sleep: time.Minute, After: time.Hour, Failure: "status 503",
 	})
-	_, _ = r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{Seq: 9002, Order: 6, Cost: 5}})
+	_, _ = r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 9002}, Order: 6, Cost: 5}})
 	if r.hash("k")["extra"] != "4" {
 		t.Errorf("before it %v", r.hash("k"))
 	}
@@ -131,9 +131,9 @@ func TestResetKeyIsAsNewAndKeepsItsLane(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	r.parkIn("pro", "k", 1, 2)
-	_, _ = r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Tier: "pro", Entry: pipeline.Entry{Seq: 4, Order: 4, Cost: 3}})
+	_, _ = r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Tier: "pro", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 4}, Order: 4, Cost: 3}})
 	_, _ = r.Park(t.Context(), pipeline.ParkRequest{
-		Key: "k", Entry: pipeline.Entry{Seq: 3, Order: 3, Cost: 1, Attempt: 1}, Sleep: time.Hour, Failure: "status 503",
+		Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 3}, Order: 3, Cost: 1, Attempt: 1}, Sleep: time.Hour, Failure: "status 503",
 	})
 	if was, err := r.Reset(t.Context(), "k"); !was || err != nil {
 		t.Errorf("%t, %v", was, err)

@@ -323,6 +323,7 @@ func storedEntry(ev *pipeline.Event, seq uint64) pipeline.Entry {
 		collapse = ""
 	}
 	return pipeline.Entry{
-		Seq: seq, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires, Collapse: collapse,
+		BodyID: pipeline.BodyID{Seq: seq}, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires,
+		Collapse: collapse,
 	}
 }

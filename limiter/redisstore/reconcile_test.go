@@ -34,7 +34,7 @@ func (b *bodies) store(key string, n int) (seqs []uint64) {
 func (r *rig) index(key string, seqs ...uint64) {
 	r.t.Helper()
 	for _, seq := range seqs {
-		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: seq, Order: 1000 + seq, Cost: 1}})
+		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: 1000 + seq, Cost: 1}})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestStoredEventsWithoutAPlaceGetOneAndTheOthersKeepTheirs(t *testing.T) {
 	lease := leaseOf(t, r.Store, "k", 0, 3) // 1, 2 and 3 are leased, 4 6 7 wait
 	_, err := settle(t, r.Store, pipeline.SettleRequest{Key: "k", Token: lease.Token, Events: []pipeline.Settlement{{
 		Was: lease.Events[0].Entry, Fate: pipeline.Back, After: time.Hour,
-		Now: pipeline.Entry{Seq: 1, Order: 1001, Attempt: 1, Cost: 1, First: time.UnixMilli(1)},
+		Now: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 1}, Order: 1001, Attempt: 1, Cost: 1, First: time.UnixMilli(1)},
 	}}})
 	if err != nil {
 		t.Fatal(err)

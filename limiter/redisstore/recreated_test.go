@@ -28,7 +28,7 @@ func TestIndexOfARecreatedLaneStreamHoldsItsBodiesOnlyAndBucketsStay(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := pipeline.Entry{Seq: 20, Order: 20, Cost: 1, Collapse: "position"}
+	named := pipeline.Entry{BodyID: pipeline.BodyID{Seq: 20}, Order: 20, Cost: 1, Collapse: "position"}
 	if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: named}); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestIndexOfARecreatedLaneStreamHoldsItsBodiesOnlyAndBucketsStay(t *testing.
 	if d, err := two.Reserve(t.Context(), "idle", "", 3, 0); err != nil || d.Verdict != limiter.Go {
 		t.Errorf("a key that had spent nothing: %+v, %v", d, err)
 	}
-	if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{Seq: 9, Order: 9, Cost: 1}}); !errors.Is(err, ErrEpoch) {
+	if _, err := r.Park(t.Context(), pipeline.ParkRequest{Key: "k", Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: 9}, Order: 9, Cost: 1}}); !errors.Is(err, ErrEpoch) {
 		t.Errorf("a worker that knows the old stream only: %v, want that its state is gone", err)
 	}
 }

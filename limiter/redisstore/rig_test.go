@@ -274,7 +274,7 @@ func (r *rig) hash(key string) map[string]string {
 func (r *rig) park(key string, seqs ...uint64) {
 	r.t.Helper()
 	for _, seq := range seqs {
-		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: 1}})
+		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{Key: key, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1}})
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -166,6 +166,7 @@ type shard struct {
 	mu    sync.Mutex
 	clock clock
 	epoch string    // id; "": not known
+	lanes int64     // creation time of the lane stream that the epoch's entries have their bodies in
 	calls int64     // highest count of calls seen; a lower one tells of a failover that lost writes
 	look  time.Time // when the next key of the shard is due, as far as this worker knows
 
@@ -241,19 +242,19 @@ func (sh *shard) laneKeysOf(to []string, token string) []string {
 type reply struct {
 	values []any
 	ran    time.Time
+	lanes  int64 // of a call for one shard: in which lane stream the bodies of its entries are
 }
 
 // run calls a script in the shard's epoch. The values exclude the first three (status, now, calls).
 func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error) {
 	sh.mu.Lock()
-	id := sh.epoch
+	id, r := sh.epoch, reply{lanes: sh.lanes}
 	sh.mu.Unlock()
 	if id == "" {
 		return reply{}, ErrEpoch
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	var r reply
 	sent := time.Now()
 	values, err := sh.call(ctx, sc, 1, keys, append([]any{id, sh.now}, args...))
 	received := time.Now()

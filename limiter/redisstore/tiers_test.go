@@ -13,7 +13,7 @@ func (r *rig) parkIn(tier, key string, seqs ...uint64) {
 	r.t.Helper()
 	for _, seq := range seqs {
 		_, err := r.Park(r.t.Context(), pipeline.ParkRequest{
-			Key: key, Tier: tier, Entry: pipeline.Entry{Seq: seq, Order: seq, Cost: 1},
+			Key: key, Tier: tier, Entry: pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: seq, Cost: 1},
 		})
 		if err != nil {
 			r.t.Fatal(err)

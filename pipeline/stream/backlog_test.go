@@ -89,7 +89,7 @@ func TestStoredCountsWhatIsKept(t *testing.T) {
 	ev := event("k", 1, "data")
 	seq := appendEvent(t, l, ev)
 	appendEvent(t, l, event("k", 2, "data"))
-	if err := l.Delete(t.Context(), "k", seq); err != nil {
+	if err := deleteLane(t, l, seq); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -21,12 +21,12 @@ var _ pipeline.DeadLetters = (*DeadLetters)(nil)
 
 // DeadLetter is an event with what kept it from being delivered.
 type DeadLetter struct {
-	Event  *pipeline.Event
-	Seq    uint64 // in SLUICE_DLQ
-	Reason pipeline.DeadReason
-	Cause  string    // for people; one line
-	Buried time.Time // when it was stored
-	InTwo  bool      // its data are in two messages
+	pipeline.BodyID // in SLUICE_DLQ
+	Event           *pipeline.Event
+	Reason          pipeline.DeadReason
+	Cause           string    // for people; one line
+	Buried          time.Time // when it was stored
+	InTwo           bool      // its data are in two messages
 }
 
 // DeadSelection says which dead letters are meant; the zero value means all.
@@ -83,41 +83,45 @@ func (d *DeadLetters) Bury(ctx context.Context, ev *pipeline.Event, reason pipel
 	return err
 }
 
-// Read returns the dead letter with sequence seq, or [pipeline.ErrGone].
-func (d *DeadLetters) Read(ctx context.Context, seq uint64) (DeadLetter, error) {
-	ev, m, err := d.store.read(ctx, "", seq)
+// Read returns the dead letter of that name, or [pipeline.ErrGone].
+func (d *DeadLetters) Read(ctx context.Context, id pipeline.BodyID) (DeadLetter, error) {
+	ev, m, err := d.store.read(ctx, "", id)
 	if err != nil {
 		return DeadLetter{}, err
 	}
-	return deadLetter(ev, m, seq), nil
+	return deadLetter(ev, m, id), nil
 }
 
-// Delete removes a dead letter that was read. One that is gone is no error.
-func (d *DeadLetters) Delete(ctx context.Context, seq uint64) error {
-	return d.store.delete(ctx, seq)
+// Delete removes the body of a dead letter that was read. One that is gone is no error.
+func (d *DeadLetters) Delete(ctx context.Context, body pipeline.Body) error {
+	return d.store.delete(ctx, body)
 }
 
 // Discard removes a dead letter that only Each has told of. One that is gone is no error.
 func (d *DeadLetters) Discard(ctx context.Context, l DeadLetter) error {
+	body := pipeline.Body{BodyID: l.BodyID}
 	if l.InTwo { // where its first half is has to be found out
-		if _, err := d.Read(ctx, l.Seq); err != nil && !errors.Is(err, pipeline.ErrGone) {
+		read, err := d.Read(ctx, l.BodyID)
+		if err == nil {
+			body = read.Event.Body
+		} else if !errors.Is(err, pipeline.ErrGone) {
 			return err
 		}
 	}
-	return d.Delete(ctx, l.Seq)
+	return d.Delete(ctx, body)
 }
 
 // Each calls fn with the selected dead letters, in the order they were stored and without their data, up to the last one
 // that was there when it began. It ends with the first error of fn. The server selects: it sends no others.
 func (d *DeadLetters) Each(ctx context.Context, which DeadSelection, fn func(DeadLetter) error) error {
 	return d.store.each(ctx, which.filters(d.names), func(ev *pipeline.Event, m message, seq uint64) error {
-		return fn(deadLetter(ev, m, seq))
+		return fn(deadLetter(ev, m, d.store.body(seq)))
 	})
 }
 
-func deadLetter(ev *pipeline.Event, m message, seq uint64) DeadLetter {
+func deadLetter(ev *pipeline.Event, m message, id pipeline.BodyID) DeadLetter {
 	return DeadLetter{
-		Event: ev, Seq: seq, Reason: pipeline.DeadReason(m.header.Get(headerReason)), Cause: m.header.Get(headerError),
+		BodyID: id, Event: ev, Reason: pipeline.DeadReason(m.header.Get(headerReason)), Cause: m.header.Get(headerError),
 		Buried: m.time, InTwo: m.header.Get(headerPart) != "",
 	}
 }

@@ -50,11 +50,11 @@ func NewKeeper(js jetstream.JetStream, cfg Config, lanes *Lanes, dead *DeadLette
 }
 
 // again makes a stream for one that there was before, unless another worker was faster. Its sequences go on far behind those of the
-// old one, since a worker may yet delete by these what it has just pushed: they begin with the time in microseconds, which no
-// count of messages reaches.
+// old one.
 func (k *Keeper) again(ctx context.Context, s *kept) (Action, error) {
 	want := s.want
-	want.FirstSeq = uint64(time.Now().UnixMicro())
+	want.FirstSeq = timeSequence(ctx, k.js, k.cfg)
+	want.Metadata = map[string]string{madeAgain: "true"}
 	return ensureOwn(ctx, k.js, k.cfg, s.quota, want)
 }
 

@@ -35,24 +35,23 @@ func (l *Lanes) Created() int64 { return l.store.created.Load() }
 
 // Append stores ev in the lane of its key. The errors [pipeline.ErrTooLarge] and [pipeline.ErrFull] say that it isn't stored; after
 // any other it may be.
-func (l *Lanes) Append(ctx context.Context, ev *pipeline.Event) (uint64, error) {
+func (l *Lanes) Append(ctx context.Context, ev *pipeline.Event) (pipeline.BodyID, error) {
 	if !usableKey(ev.Key) {
-		return 0, fmt.Errorf("storing in stream %s: a key of %d bytes has no lane", l.store.name, len(ev.Key))
+		return pipeline.BodyID{}, fmt.Errorf("storing in stream %s: a key of %d bytes has no lane", l.store.name, len(ev.Key))
 	}
 	return l.store.put(ctx, l.names.Lane(ev.Key), ev.Source.String(), storedHeader(ev), ev.Data)
 }
 
-// Read returns the event stored with sequence seq, or [pipeline.ErrGone] when the leader of the stream has no event of key
-// there. Its Cost is not stored.
-func (l *Lanes) Read(ctx context.Context, key string, seq uint64) (*pipeline.Event, error) {
-	ev, _, err := l.store.read(ctx, l.names.Lane(key), seq)
+// Read returns the event that Append stored under that name, or [pipeline.ErrGone] when the leader of the stream has no event
+// of key there, or the stream is another by now. Its Cost is not stored.
+func (l *Lanes) Read(ctx context.Context, key string, id pipeline.BodyID) (*pipeline.Event, error) {
+	ev, _, err := l.store.read(ctx, l.names.Lane(key), id)
 	return ev, err
 }
 
-// Delete removes the event stored with sequence seq. It doesn't look whose that is: only what was read may be deleted.
-// An event in two messages loses the second one too only when it was stored or read by this process.
-func (l *Lanes) Delete(ctx context.Context, _ string, seq uint64) error {
-	return l.store.delete(ctx, seq)
+// Delete removes the body of an event that was read. One that is gone is no error.
+func (l *Lanes) Delete(ctx context.Context, body pipeline.Body) error {
+	return l.store.delete(ctx, body)
 }
 
 // Each calls fn with all stored events, in the order they were stored and without their data, up to the last one that was
@@ -77,7 +76,7 @@ func (l *Lanes) Last(ctx context.Context) (uint64, error) {
 
 // Has says whether the event stored with sequence seq is there.
 func (l *Lanes) Has(ctx context.Context, key string, seq uint64) (bool, error) {
-	_, err := l.Read(ctx, key, seq)
+	_, err := l.Read(ctx, key, l.store.body(seq))
 	if errors.Is(err, pipeline.ErrGone) {
 		return false, nil
 	}

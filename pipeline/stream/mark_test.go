@@ -46,10 +46,26 @@ func TestLanesThatHeldAnEventCanNotBeMarkedAsFresh(t *testing.T) {
 	js, cfg := newServer(t)
 	l := openLanes(t, js, cfg)
 	seq := appendEvent(t, l, event("k", 1, "data"))
-	if err := l.Delete(t.Context(), "k", seq); err != nil {
+	if err := deleteLane(t, l, seq); err != nil {
 		t.Fatal(err)
 	}
 	if won, err := l.Mark(t.Context()); won || err != nil {
 		t.Errorf("marked %v, %v: an empty stream isn't a new one", won, err)
+	}
+}
+
+func TestLanesThatAreMadeAgainAreNotMarkedAsFresh(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l := openLanes(t, js, cfg)
+	keeper := NewKeeper(js, cfg, l, openDeadLetters(t, js, cfg), quiet, func() {})
+	if err := js.DeleteStream(t.Context(), l.names.LanesStream()); err != nil {
+		t.Fatal(err)
+	}
+	if did, err := keeper.again(t.Context(), keeper.stores[0]); err != nil || did.Did != "created" {
+		t.Fatal(did, err)
+	}
+	if won, err := l.Mark(t.Context()); won || err != nil {
+		t.Errorf("marked %v, %v: there was a stream before", won, err)
 	}
 }

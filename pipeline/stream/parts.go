@@ -26,15 +26,15 @@ var keptInHead = []string{"Sluice-Cost", "Sluice-Tier", "Sluice-Expires", "Sluic
 
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-// put stores an event under subject, once per id within dedupeWindow, and returns the sequence of its message, or of the
-// one stored before.
-func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data []byte) (uint64, error) {
+// put stores an event under subject, once per id within dedupeWindow, and returns the name of its body, or of the one stored
+// before.
+func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data []byte) (pipeline.BodyID, error) {
 	h.Set(jetstream.MsgIDHeader, id)
 	h.Set(jetstream.ExpectedStreamHeader, s.name)
 	room := int(s.nc.MaxPayload())
 	if msg := (&nats.Msg{Subject: subject, Header: h, Data: data}); Fits(msg, room) {
 		ack, err := s.publish(ctx, msg)
-		return ack.Sequence, err
+		return s.body(ack.Sequence), err
 	}
 
 	part := nats.Header{}
@@ -51,24 +51,26 @@ func (s *store) put(ctx context.Context, subject, id string, h nats.Header, data
 	}
 	first := max(len(data)/2, headerSize(h)+len(data)-room)
 	if first > len(data) || headerSize(part)+first > room {
-		return 0, fmt.Errorf("%w: %d bytes of headers and %d of data, max_payload is %d",
+		return pipeline.BodyID{}, fmt.Errorf("%w: %d bytes of headers and %d of data, max_payload is %d",
 			pipeline.ErrTooLarge, headerSize(h), len(data), room)
 	}
 	half, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: part, Data: data[:first]})
 	if err != nil {
-		return 0, err
+		return pipeline.BodyID{}, err
 	}
 	h.Set(headerPart, strconv.FormatUint(half.Sequence, 10))
 	head, err := s.publish(ctx, &nats.Msg{Subject: subject, Header: h, Data: data[first:]})
-	switch {
-	case errors.Is(err, pipeline.ErrFull), err == nil && head.Duplicate && !half.Duplicate:
+	if errors.Is(err, pipeline.ErrFull) || err == nil && head.Duplicate && !half.Duplicate {
 		// Nothing refers to the part, which would take room for good. Should deleting it fail, it does.
 		s.deleted.Add(1)
 		_ = s.deleteMessage(ctx, half.Sequence)
-	case err == nil:
-		s.parts.Store(head.Sequence, half.Sequence)
 	}
-	return head.Sequence, err
+	return s.body(head.Sequence), err
+}
+
+// body is the name of what lies at a sequence of the stream as it is known here.
+func (s *store) body(seq uint64) pipeline.BodyID {
+	return pipeline.BodyID{Created: s.created.Load(), Seq: seq}
 }
 
 // overflow takes as many of the producer's headers out of h as needed for it to have at most so many bytes, the largest first,

@@ -56,17 +56,17 @@ func TestEventAtMaxPayloadIsStoredInTwoMessages(t *testing.T) {
 		}
 		// Another process reads and deletes.
 		other := openLanes(t, js, cfg)
-		got, err := other.Read(t.Context(), "k", seq)
+		got, err := readLane(t, other, "k", seq)
 		if err != nil || !reflect.DeepEqual(got, ev) {
 			t.Errorf("%s: read with error %v, the same: %v", c.name, err, reflect.DeepEqual(got, ev))
 		}
-		if err := other.Delete(t.Context(), "k", seq); err != nil {
+		if err := deleteLane(t, other, seq); err != nil {
 			t.Error(err)
 		}
 		if got := messages(t, js, "SLUICE_LANES"); got != before {
 			t.Errorf("%s: %d messages are left", c.name, got-before)
 		}
-		if _, err := l.Read(t.Context(), "k", seq); !errors.Is(err, pipeline.ErrGone) {
+		if _, err := readLane(t, l, "k", seq); !errors.Is(err, pipeline.ErrGone) {
 			t.Errorf("%s: deleted: %v, want ErrGone", c.name, err)
 		}
 		if err := dlq.Bury(t.Context(), ev, pipeline.TooLarge, nil); err != nil {
@@ -76,7 +76,7 @@ func TestEventAtMaxPayloadIsStoredInTwoMessages(t *testing.T) {
 	buried := 0
 	err := dlq.Each(t.Context(), DeadSelection{}, func(d DeadLetter) error {
 		buried++
-		full, err := dlq.Read(t.Context(), d.Seq)
+		full, err := readDead(t, dlq, d.Seq)
 		if err != nil || full.Reason != pipeline.TooLarge || len(full.Event.Data) < 4<<10 {
 			t.Errorf("dead letter %d: %v, reason %q", d.Seq, err, full.Reason)
 		}
@@ -84,6 +84,27 @@ func TestEventAtMaxPayloadIsStoredInTwoMessages(t *testing.T) {
 	})
 	if err != nil || buried != 4 {
 		t.Errorf("%d dead letters, error %v, want 4", buried, err)
+	}
+}
+
+// Where the parts of events lie is in what was read: nobody has to remember it of events that another worker drains.
+func TestBodyThatWasReadIsDeletedWholeByAnybody(t *testing.T) {
+	t.Parallel()
+	js, cfg := smallServer(t)
+	l := openLanes(t, js, cfg)
+	id, err := l.Append(t.Context(), event("k", 1, strings.Repeat("x", 8<<10)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev, err := openLanes(t, js, cfg).Read(t.Context(), "k", id)
+	if err != nil || ev.Body.BodyID != id || ev.Body.Part == 0 {
+		t.Fatalf("read as %+v, %v, want %+v and a part", ev.Body, err, id)
+	}
+	if err := openLanes(t, js, cfg).Delete(t.Context(), ev.Body); err != nil {
+		t.Fatal(err)
+	}
+	if n := messages(t, js, "SLUICE_LANES"); n != 0 {
+		t.Errorf("%d messages are left", n)
 	}
 }
 
@@ -138,7 +159,7 @@ func TestEventWithAsManyHeadersAsTheSourceTakesIsStoredWhole(t *testing.T) {
 				t.Errorf("stored again as %d, want %d", again, seq)
 			}
 			other := openLanes(t, c.js, c.cfg) // another process
-			got, err := other.Read(t.Context(), "k", seq)
+			got, err := readLane(t, other, "k", seq)
 			if err != nil || !reflect.DeepEqual(got, ev) {
 				t.Errorf("read with error %v, the same: %v", err, reflect.DeepEqual(got, ev))
 			}
@@ -155,10 +176,10 @@ func TestEventWithAsManyHeadersAsTheSourceTakesIsStoredWhole(t *testing.T) {
 			if err := dlq.Bury(t.Context(), ev, pipeline.TooLarge, errors.New(strings.Repeat("e", 300))); err != nil {
 				t.Fatal(err)
 			}
-			if dead, err := dlq.Read(t.Context(), before+2); err != nil || !reflect.DeepEqual(dead.Event, ev) {
+			if dead, err := readDead(t, dlq, before+2); err != nil || !reflect.DeepEqual(dead.Event, ev) {
 				t.Errorf("dead letter read with error %v", err)
 			}
-			if err := other.Delete(t.Context(), "k", seq); err != nil || messages(t, c.js, "SLUICE_LANES") != 0 {
+			if err := deleteLane(t, other, seq); err != nil || messages(t, c.js, "SLUICE_LANES") != 0 {
 				t.Errorf("deleted: %v, %d messages are left", err, messages(t, c.js, "SLUICE_LANES"))
 			}
 		})
@@ -176,7 +197,7 @@ func TestOrphanedPartIsHarmless(t *testing.T) {
 	if _, err := js.PublishMsg(t.Context(), part); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Read(t.Context(), "k", 1); !errors.Is(err, pipeline.ErrGone) {
+	if _, err := readLane(t, l, "k", before(l)+1); !errors.Is(err, pipeline.ErrGone) {
 		t.Errorf("reading a part: %v, want ErrGone", err)
 	}
 	seq := appendEvent(t, l, ev)
@@ -187,7 +208,7 @@ func TestOrphanedPartIsHarmless(t *testing.T) {
 	}); err != nil || !reflect.DeepEqual(seqs, []uint64{seq}) {
 		t.Errorf("Each gives %v, error %v, want only %d", seqs, err, seq)
 	}
-	if got, err := l.Read(t.Context(), "k", seq); err != nil || !bytes.Equal(got.Data, ev.Data) {
+	if got, err := readLane(t, l, "k", seq); err != nil || !bytes.Equal(got.Data, ev.Data) {
 		t.Errorf("Read: %v", err)
 	}
 	// A head whose part's sequence belongs to something else by now is gone.
@@ -198,7 +219,7 @@ func TestOrphanedPartIsHarmless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Read(t.Context(), "k", ack.Sequence); !errors.Is(err, pipeline.ErrGone) {
+	if _, err := readLane(t, l, "k", ack.Sequence); !errors.Is(err, pipeline.ErrGone) {
 		t.Errorf("a head without its part: %v, want ErrGone", err)
 	}
 }

@@ -74,16 +74,16 @@ func TestLeastPermissionsOfAWorkerSuffice(t *testing.T) {
 	seq := appendEvent(t, l, ev)
 	d.Ack()
 	next(t, s).HandBack()
-	if _, err := l.Read(t.Context(), "k", seq); err != nil {
+	if _, err := readLane(t, l, "k", seq); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Read(t.Context(), "k", seq+1); !errors.Is(err, pipeline.ErrGone) {
+	if _, err := readLane(t, l, "k", seq+1); !errors.Is(err, pipeline.ErrGone) {
 		t.Errorf("got %v, want ErrGone", err)
 	}
 	if err := l.Each(t.Context(), func(*pipeline.Event, uint64) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	if err := l.Delete(t.Context(), "k", seq); err != nil {
+	if err := deleteLane(t, l, seq); err != nil {
 		t.Error(err)
 	}
 	if err := dlq.Bury(t.Context(), ev, pipeline.Rejected, nil); err != nil {

@@ -18,7 +18,7 @@ import (
 func (d *DeadLetters) Replay(l DeadLetter, source string) *nats.Msg {
 	h := renamed(l.Event.Header)
 	h.Set(headerID, l.Event.ID)
-	h.Set(jetstream.MsgIDHeader, d.replayID(l.Seq))
+	h.Set(jetstream.MsgIDHeader, replayID(l.BodyID))
 	h.Set(jetstream.ExpectedStreamHeader, source)
 	return &nats.Msg{Subject: l.Event.Subject, Header: h, Data: l.Event.Data}
 }
@@ -33,8 +33,8 @@ func Matches(filters []string, subject string) bool {
 	return slices.ContainsFunc(filters, func(filter string) bool { return covers(filter, subject) })
 }
 
-func (d *DeadLetters) replayID(seq uint64) string {
-	return pipeline.ReplayPrefix + strconv.FormatInt(d.store.created.Load(), 10) + ":" + strconv.FormatUint(seq, 10)
+func replayID(id pipeline.BodyID) string {
+	return pipeline.ReplayPrefix + strconv.FormatInt(id.Created, 10) + ":" + strconv.FormatUint(id.Seq, 10)
 }
 
 // ReplayInLane is the event of a dead letter as it goes straight into its lane, because the message of Replay is too large
@@ -42,7 +42,7 @@ func (d *DeadLetters) replayID(seq uint64) string {
 // a copy of itself. Its Time is for the caller to set.
 func (d *DeadLetters) ReplayInLane(l DeadLetter) *pipeline.Event {
 	ev := *l.Event
-	ev.Source = pipeline.SourceID{Stream: d.store.name, Created: d.store.created.Load(), Seq: l.Seq}
-	ev.Attempt, ev.First = 0, time.Time{}
+	ev.Source = pipeline.SourceID{Stream: d.store.name, Created: l.Created, Seq: l.Seq}
+	ev.Attempt, ev.First, ev.Body = 0, time.Time{}, pipeline.Body{}
 	return &ev
 }

@@ -16,7 +16,7 @@ import (
 // replay puts a dead letter back and deletes it; it says whether the stream had a copy.
 func replay(t *testing.T, js jetstream.JetStream, d *DeadLetters, seq uint64) (duplicate bool) {
 	t.Helper()
-	l, err := d.Read(t.Context(), seq)
+	l, err := readDead(t, d, seq)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestReplayedEventIsWhatTheProducerPublished(t *testing.T) {
 			t.Errorf("round %d: attempt %d, first %v, source %s: not a fresh event", round, ev.Attempt, ev.First, ev.Source)
 		}
 		ev.Key = "alice"
-		parked, err := l.Read(t.Context(), "alice", appendEvent(t, l, ev))
+		parked, err := readLane(t, l, "alice", appendEvent(t, l, ev))
 		if err != nil || !reflect.DeepEqual(parked.Header, ev.Header) || parked.ID != ev.ID {
 			t.Errorf("round %d: parked as %+v, %v", round, parked, err)
 		}
@@ -60,7 +60,7 @@ func TestReplayedEventIsWhatTheProducerPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.Ack()
-		if dead, err := dlq.Read(t.Context(), round+1); err != nil || !reflect.DeepEqual(dead.Event.Header, ev.Header) ||
+		if dead, err := readDead(t, dlq, round+1); err != nil || !reflect.DeepEqual(dead.Event.Header, ev.Header) ||
 			dead.Event.ID != ev.ID || dead.Event.Subject != ev.Subject || dead.Event.Attempt != 3 || dead.Buried.IsZero() {
 			t.Errorf("round %d: dead letter %+v, %v", round, dead, err)
 		}
@@ -136,13 +136,13 @@ func TestReplayInLaneIsAnotherEventOfTheSameID(t *testing.T) {
 	if err := dlq.Bury(t.Context(), ev, pipeline.Rejected, nil); err != nil {
 		t.Fatal(err)
 	}
-	dead, err := dlq.Read(t.Context(), 2)
+	dead, err := readDead(t, dlq, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := dlq.ReplayInLane(dead)
 	seq := appendEvent(t, l, again)
-	got, err := l.Read(t.Context(), "k", seq)
+	got, err := readLane(t, l, "k", seq)
 	if err != nil || seq == parked || got.ID != ev.ID || got.Attempt != 0 || !got.First.IsZero() || !bytes.Equal(got.Data, ev.Data) {
 		t.Errorf("stored as %d, %v: %+v", seq, err, got)
 	}

@@ -37,7 +37,7 @@ func TestReservedHeadersSurviveLanesAndDeadLetters(t *testing.T) {
 		ev := event("k", seq, "second")
 		ev.Header = pipeline.Header(header())
 		lane := appendEvent(t, l, ev)
-		got, err := l.Read(t.Context(), "k", lane)
+		got, err := readLane(t, l, "k", lane)
 		if err != nil || !reflect.DeepEqual(got, ev) {
 			t.Fatalf("from the lane: %v\n%+v, want\n%+v", err, got, ev)
 		}
@@ -51,12 +51,12 @@ func TestReservedHeadersSurviveLanesAndDeadLetters(t *testing.T) {
 		if err := dlq.Bury(t.Context(), ev, pipeline.Rejected, errors.New("no")); err != nil {
 			t.Fatal(err)
 		}
-		dead, err := dlq.Read(t.Context(), seq)
+		dead, err := readDead(t, dlq, seq)
 		if err != nil || !reflect.DeepEqual(dead.Event, ev) {
 			t.Errorf("from the dead letters: %v\n%+v", err, dead.Event)
 		}
 	}
-	if _, err := l.Read(t.Context(), "k", first); err != nil {
+	if _, err := readLane(t, l, "k", first); err != nil {
 		t.Errorf("the first event of the lane: %v", err)
 	}
 	if a, b := messages(t, js, "SLUICE_LANES"), messages(t, js, "SLUICE_DLQ"); a != 3 || b != 3 {
@@ -84,7 +84,7 @@ func TestHeadersOfASourceMessageArriveAsTheyAre(t *testing.T) {
 	}
 	ev.Key = "k"
 	seq := appendEvent(t, l, ev)
-	if got, err := l.Read(t.Context(), "k", seq); err != nil || !reflect.DeepEqual(got.Header, ev.Header) || got.ID != ev.ID || !got.Time.Equal(ev.Time) || got.Source != ev.Source {
+	if got, err := readLane(t, l, "k", seq); err != nil || !reflect.DeepEqual(got.Header, ev.Header) || got.ID != ev.ID || !got.Time.Equal(ev.Time) || got.Source != ev.Source {
 		t.Errorf("read %v\n%+v, want\n%+v", err, got, ev)
 	}
 }

@@ -193,7 +193,7 @@ func TestStoredEventThatLooksLikeAStatusIsReadLikeOthers(t *testing.T) {
 	var got []uint64
 	err := l.Each(t.Context(), func(ev *pipeline.Event, seq uint64) error {
 		got = append(got, ev.Source.Seq)
-		full, err := l.Read(t.Context(), "k", seq)
+		full, err := readLane(t, l, "k", seq)
 		if err != nil || full.Source != ev.Source {
 			t.Errorf("event %d is read as %v, error %v", ev.Source.Seq, full, err)
 		} else if status := full.Header.Get("Status"); ev.Source.Seq%2 == 0 && !slices.Contains(statuses, status) {

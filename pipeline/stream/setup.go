@@ -144,8 +144,24 @@ const (
 	deadQuota  = "SLUICE_DLQ_MAX_BYTES"
 )
 
+// ensureLanes creates the lanes so that they begin behind whatever was there before: nobody can tell whether they are the
+// first of that name, and a worker may yet delete by a sequence of the last.
 func ensureLanes(ctx context.Context, js jetstream.JetStream, cfg Config) (Action, error) {
-	return ensureOwn(ctx, js, cfg, lanesQuota, lanesStream(cfg))
+	want := lanesStream(cfg)
+	want.FirstSeq = timeSequence(ctx, js, cfg)
+	return ensureOwn(ctx, js, cfg, lanesQuota, want)
+}
+
+// timeSequence is the time in microseconds, which no count of messages reaches, by the clock of NATS if it tells that: the
+// machines of those who create streams may have others.
+func timeSequence(ctx context.Context, js jetstream.JetStream, cfg Config) uint64 {
+	now := time.Now()
+	if s, err := js.Stream(ctx, cfg.Stream); err == nil {
+		if told := s.CachedInfo().TimeStamp; !told.IsZero() {
+			now = told
+		}
+	}
+	return uint64(now.UnixMicro())
 }
 
 func lanesStream(cfg Config) jetstream.StreamConfig {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,9 +46,6 @@ type store struct {
 	// process' own, and others after each deletion.
 	process string
 	deleted atomic.Int64
-
-	// parts maps the sequences of heads that were read or written here to those of their parts, until they are deleted.
-	parts sync.Map
 }
 
 // openStore opens a stream that Setup has made or found.
@@ -122,14 +118,29 @@ type message struct {
 	time    time.Time // when it was stored
 }
 
-// read returns the event with sequence seq and the message that holds it, or [pipeline.ErrGone]. It must have been stored
-// under subject, unless that is empty.
-func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline.Event, message, error) {
+// holds says whether the stream is the one that was created then.
+func (s *store) holds(ctx context.Context, created int64) (bool, error) {
+	if created == s.created.Load() {
+		return true, nil
+	}
+	_, err := s.info(ctx) // it may be newer than what is known here
+	return created == s.created.Load(), err
+}
+
+// read returns the event of that name, with its body, and the message that holds it, or [pipeline.ErrGone]. It must have been
+// stored under subject, unless that is empty.
+func (s *store) read(ctx context.Context, subject string, id pipeline.BodyID) (*pipeline.Event, message, error) {
+	if ok, err := s.holds(ctx, id.Created); err != nil {
+		return nil, message{}, err
+	} else if !ok {
+		return nil, message{}, pipeline.ErrGone
+	}
+	seq := id.Seq
 	head, err := s.get(ctx, seq)
 	if err != nil {
 		return nil, message{}, err
 	}
-	// Another subject: the stream was deleted and created anew, or lost its end; the sequence now belongs to another event.
+	// Another subject: the stream lost its end; the sequence now belongs to another event.
 	if subject != "" && head.subject != subject || isPart(head.header) {
 		return nil, message{}, pipeline.ErrGone
 	}
@@ -137,7 +148,7 @@ func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline
 	if err != nil {
 		return nil, message{}, fmt.Errorf("message %d of stream %s: %w", seq, s.name, err)
 	}
-	ev.Data = head.data
+	ev.Data, ev.Body.BodyID = head.data, id
 	ref := head.header.Get(headerPart)
 	if ref == "" {
 		return ev, head, nil
@@ -157,7 +168,7 @@ func (s *store) read(ctx context.Context, subject string, seq uint64) (*pipeline
 	if part.subject != head.subject || !isPart(part.header) {
 		return nil, message{}, pipeline.ErrGone
 	}
-	s.parts.Store(seq, partSeq)
+	ev.Body.Part = partSeq
 	ev.Data = append(part.data, head.data...)
 	if err := unfold(ev, head); err != nil {
 		return nil, message{}, fmt.Errorf("message %d of stream %s: %w", seq, s.name, err)
@@ -207,20 +218,16 @@ func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) 
 	return m, nil
 }
 
-// delete removes the event with sequence seq, with its part; one that is gone is no error.
-func (s *store) delete(ctx context.Context, seq uint64) error {
-	if err := s.deleteMessage(ctx, seq); err != nil {
+// delete removes a body that was read, its head first; one that is gone is no error.
+func (s *store) delete(ctx context.Context, body pipeline.Body) error {
+	if ok, err := s.holds(ctx, body.Created); err != nil || !ok {
 		return err
 	}
-	part, ok := s.parts.Load(seq)
-	if !ok {
-		return nil
+	err := s.deleteMessage(ctx, body.Seq)
+	if err == nil && body.Part > 0 {
+		err = s.deleteMessage(ctx, body.Part)
 	}
-	if err := s.deleteMessage(ctx, part.(uint64)); err != nil {
-		return err
-	}
-	s.parts.Delete(seq)
-	return nil
+	return err
 }
 
 // deleteMessage asks by itself: nats.go keeps the code of the error to itself.
@@ -276,8 +283,6 @@ func (s *store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	if err != nil {
 		return nil, s.explain("reading stream "+s.name, err)
 	}
-	if now := created(info); s.created.Swap(now) != now {
-		s.parts.Clear() // the new one counts from 1 again
-	}
+	s.created.Store(created(info))
 	return info, nil
 }

@@ -46,7 +46,43 @@ func appendEvent(t *testing.T, l *Lanes, ev *pipeline.Event) uint64 {
 	if err != nil {
 		t.Fatalf("Append: %v", err)
 	}
-	return seq
+	return seq.Seq
+}
+
+// before is the sequence before the first of the lanes.
+func before(l *Lanes) uint64 { return l.store.stream.CachedInfo().Config.FirstSeq - 1 }
+
+// readLane reads by a sequence of the stream as it is known to l. What it returns compares with what was appended.
+func readLane(t *testing.T, l *Lanes, key string, seq uint64) (*pipeline.Event, error) {
+	t.Helper()
+	ev, err := l.Read(t.Context(), key, l.store.body(seq))
+	if err == nil {
+		if ev.Body.BodyID != l.store.body(seq) {
+			t.Errorf("read as %+v, want %+v", ev.Body.BodyID, l.store.body(seq))
+		}
+		ev.Body = pipeline.Body{}
+	}
+	return ev, err
+}
+
+// readDead is readLane for dead letters.
+func readDead(t *testing.T, d *DeadLetters, seq uint64) (DeadLetter, error) {
+	t.Helper()
+	l, err := d.Read(t.Context(), d.store.body(seq))
+	if err == nil {
+		l.Event.Body = pipeline.Body{}
+	}
+	return l, err
+}
+
+// deleteLane deletes the body of whatever event lies there.
+func deleteLane(t *testing.T, l *Lanes, seq uint64) error {
+	t.Helper()
+	body := pipeline.Body{BodyID: l.store.body(seq)}
+	if ev, _, err := l.store.read(t.Context(), "", l.store.body(seq)); err == nil {
+		body = ev.Body
+	}
+	return l.Delete(t.Context(), body)
 }
 
 // messages counts what a stream holds.
@@ -69,28 +105,28 @@ func TestAppendedEventIsReadOnceStoredAndDeleted(t *testing.T) {
 	if again := appendEvent(t, l, ev); again != seq {
 		t.Errorf("stored again as %d, want the first sequence %d", again, seq)
 	}
-	got, err := l.Read(t.Context(), ev.Key, seq)
+	got, err := readLane(t, l, ev.Key, seq)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, ev) {
 		t.Errorf("read\n%+v, want\n%+v", got, ev)
 	}
-	if _, err := l.Read(t.Context(), "another key", seq); !errors.Is(err, pipeline.ErrGone) {
+	if _, err := readLane(t, l, "another key", seq); !errors.Is(err, pipeline.ErrGone) {
 		t.Errorf("a ghost: %v, want ErrGone", err)
 	}
 	if n := messages(t, js, "SLUICE_LANES"); n != 1 {
 		t.Errorf("%d messages after reading a ghost, want 1", n)
 	}
 	for range 2 {
-		if err := l.Delete(t.Context(), ev.Key, seq); err != nil {
+		if err := deleteLane(t, l, seq); err != nil {
 			t.Errorf("Delete: %v", err)
 		}
 	}
-	if err := l.Delete(t.Context(), ev.Key, seq+100); err != nil {
+	if err := deleteLane(t, l, seq+100); err != nil {
 		t.Errorf("Delete beyond the end: %v", err)
 	}
-	if _, err := l.Read(t.Context(), ev.Key, seq); !errors.Is(err, pipeline.ErrGone) {
+	if _, err := readLane(t, l, ev.Key, seq); !errors.Is(err, pipeline.ErrGone) {
 		t.Errorf("deleted: %v, want ErrGone", err)
 	}
 	if _, err := l.Append(t.Context(), event("", 2, "")); err == nil {
@@ -124,7 +160,7 @@ func TestOnlyTheLeaderSaysThatABodyIsGone(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.Read(t.Context(), "k", seq); err != nil || string(got.Data) != "hello" {
+	if got, err := readLane(t, l, "k", seq); err != nil || string(got.Data) != "hello" {
 		t.Errorf("Read: %v", err)
 	}
 }
@@ -134,19 +170,19 @@ func TestManyCallersAppendAtOnce(t *testing.T) {
 	js, cfg := newServer(t)
 	l := openLanes(t, js, cfg)
 	const n = 2000
-	seqs := make([]uint64, n)
+	bodies := make([]pipeline.BodyID, n)
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
 			var err error
-			if seqs[i], err = l.Append(t.Context(), event("k", uint64(i+1), "x")); err != nil {
+			if bodies[i], err = l.Append(t.Context(), event("k", uint64(i+1), "x")); err != nil {
 				t.Errorf("Append: %v", err)
 			}
 		})
 	}
 	all.Wait()
-	seen := map[uint64]bool{}
-	for _, s := range seqs {
+	seen := map[pipeline.BodyID]bool{}
+	for _, s := range bodies {
 		seen[s] = true
 	}
 	if len(seen) != n {
@@ -166,7 +202,7 @@ func TestEachGivesAllEventsInOrderWithoutData(t *testing.T) {
 	for i := range n {
 		appendEvent(t, l, event(fmt.Sprint("k", i%3), uint64(i+1), "data"))
 	}
-	if err := l.Delete(t.Context(), "k0", 1); err != nil {
+	if err := deleteLane(t, l, before(l)+1); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := js.Publish(t.Context(), "sluice.lane.s00.stranger", []byte("not ours")); err != nil {
@@ -174,6 +210,7 @@ func TestEachGivesAllEventsInOrderWithoutData(t *testing.T) {
 	}
 	var got []uint64
 	err := l.Each(t.Context(), func(ev *pipeline.Event, seq uint64) error {
+		seq -= before(l)
 		if ev.Source.Seq != seq || len(ev.Data) != 0 || ev.Header.Get("Foo") != "bar" || len(ev.Header) != 1 || ev.Key != fmt.Sprint("k", (seq-1)%3) {
 			t.Errorf("event %d: %+v", seq, ev)
 		}
@@ -204,10 +241,10 @@ func TestFullStreamIsErrFull(t *testing.T) {
 	if _, err := l.Append(t.Context(), ev); !errors.Is(err, pipeline.ErrFull) || !strings.Contains(err.Error(), "SLUICE_LANES_MAX_BYTES") {
 		t.Errorf("got %v, want ErrFull and the variable to raise", err)
 	}
-	if _, err := l.Read(t.Context(), "k", seq); err != nil {
+	if _, err := readLane(t, l, "k", seq); err != nil {
 		t.Errorf("a full stream dropped an old event: %v", err)
 	}
-	if err := l.Delete(t.Context(), "k", seq); err != nil {
+	if err := deleteLane(t, l, seq); err != nil {
 		t.Fatal(err)
 	}
 	appendEvent(t, l, ev)
@@ -241,11 +278,11 @@ func TestFullStreamKeepsNoHalfOfAnEvent(t *testing.T) {
 			t.Errorf("%d messages are stored, want the one of the other event", n)
 		}
 	}
-	if err := l.Delete(t.Context(), "k", other); err != nil {
+	if err := deleteLane(t, l, other); err != nil {
 		t.Fatal(err)
 	}
 	seq := appendEvent(t, l, event("k", 2, data))
-	if ev, err := l.Read(t.Context(), "k", seq); err != nil || string(ev.Data) != data {
+	if ev, err := readLane(t, l, "k", seq); err != nil || string(ev.Data) != data {
 		t.Errorf("read %v, %v, want the event", ev, err)
 	}
 }
@@ -270,10 +307,10 @@ func TestEventInTwoThatTwoWorkersStoreIsStoredOnce(t *testing.T) {
 	if n := messages(t, js, "SLUICE_LANES"); n != 2 {
 		t.Errorf("%d messages are stored, want two halves", n)
 	}
-	if got, err := second.Read(t.Context(), "k", seq); err != nil || string(got.Data) != string(ev.Data) {
+	if got, err := readLane(t, second, "k", seq); err != nil || string(got.Data) != string(ev.Data) {
 		t.Errorf("read %v, %v, want the event", got, err)
 	}
-	if err := second.Delete(t.Context(), "k", seq); err != nil {
+	if err := deleteLane(t, second, seq); err != nil {
 		t.Fatal(err)
 	}
 	if n := messages(t, js, "SLUICE_LANES"); n != 0 {
@@ -300,17 +337,17 @@ func TestDeadLetterKeepsReasonAndCauseOncePerReason(t *testing.T) {
 	if n := messages(t, js, "SLUICE_DLQ"); n != 3 {
 		t.Errorf("%d dead letters, want 3", n)
 	}
-	got, err := dlq.Read(t.Context(), 1)
+	got, err := readDead(t, dlq, 1)
 	if err != nil || got.Reason != pipeline.Rejected || got.Cause != "status 410  Gone" || !reflect.DeepEqual(got.Event, ev) {
 		t.Errorf("read %+v, %v", got, err)
 	}
-	if got, err = dlq.Read(t.Context(), 3); err != nil || !reflect.DeepEqual(got.Event, keyless) {
+	if got, err = readDead(t, dlq, 3); err != nil || !reflect.DeepEqual(got.Event, keyless) {
 		t.Errorf("read %+v, %v", got.Event, err)
 	}
-	if err := dlq.Delete(t.Context(), 3); err != nil {
+	if err := dlq.Delete(t.Context(), pipeline.Body{BodyID: dlq.store.body(3)}); err != nil {
 		t.Error(err)
 	}
-	if _, err := dlq.Read(t.Context(), 3); !errors.Is(err, pipeline.ErrGone) {
+	if _, err := readDead(t, dlq, 3); !errors.Is(err, pipeline.ErrGone) {
 		t.Errorf("deleted: %v, want ErrGone", err)
 	}
 }
@@ -366,7 +403,14 @@ func TestRecreatedLanesAreNoticed(t *testing.T) {
 		t.Fatal(first, err)
 	}
 	large := event("k", 1, strings.Repeat("x", int(js.Conn().MaxPayload())-100))
-	old := appendEvent(t, l, large) // two messages
+	id, err := l.Append(t.Context(), large) // two messages
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := l.Read(t.Context(), "k", id)
+	if err != nil || old.Body.Part == 0 {
+		t.Fatalf("read with part %d, error %v", old.Body.Part, err)
+	}
 	was := l.Created()
 	if err := js.DeleteStream(t.Context(), "SLUICE_LANES"); err != nil {
 		t.Fatal(err)
@@ -383,10 +427,53 @@ func TestRecreatedLanesAreNoticed(t *testing.T) {
 	for i := range 4 {
 		appendEvent(t, l, event("k", uint64(i+2), "data"))
 	}
-	if err := l.Delete(t.Context(), "k", old); err != nil { // of another event now
+	if _, err := l.Read(t.Context(), "k", id); !errors.Is(err, pipeline.ErrGone) {
+		t.Errorf("an event of the old stream: %v, want ErrGone", err)
+	}
+	if err := l.Delete(t.Context(), old.Body); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.Stored(t.Context()); err != nil || n != 3 {
-		t.Errorf("%d messages are left, %v, want 3: only the one was deleted", n, err)
+	if n, err := l.Stored(t.Context()); err != nil || n != 4 {
+		t.Errorf("%d messages are left, %v, want all", n, err)
+	}
+}
+
+// Whoever makes the lanes anew, a worker that hasn't heard of it deletes what it has read in the old ones.
+func TestLateDeletionRemovesNothingOfLanesThatWereMadeAnew(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l, dead := openLanes(t, js, cfg), openDeadLetters(t, js, cfg)
+	keeper := NewKeeper(js, cfg, openLanes(t, js, cfg), dead, quiet, func() {})
+	for who, make := range map[string]func() error{
+		"sluice setup, or a worker that starts": func() error { _, err := Setup(t.Context(), js, cfg); return err },
+		"a running worker":                      func() error { _, err := keeper.again(t.Context(), keeper.stores[0]); return err },
+	} {
+		id, err := l.Append(t.Context(), event("k", 1, "old"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, err := l.Read(t.Context(), "k", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := js.DeleteStream(t.Context(), "SLUICE_LANES"); err != nil {
+			t.Fatal(err)
+		}
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		other := openLanes(t, js, cfg)
+		for i := range 4 {
+			appendEvent(t, other, event("another", uint64(i+2), "new"))
+		}
+		if err := l.Delete(t.Context(), old.Body); err != nil {
+			t.Error(err)
+		}
+		if n := messages(t, js, "SLUICE_LANES"); n != 4 {
+			t.Errorf("made anew by %s: %d of 4 events are left", who, n)
+		}
+		if _, err := l.Last(t.Context()); err != nil || l.Created() == old.Body.Created {
+			t.Fatalf("the new stream isn't noticed: %v", err)
+		}
 	}
 }
