@@ -65,20 +65,26 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.js = js
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: "EVENTS", Subjects: []string{"events.>"}, Retention: jetstream.WorkQueuePolicy, AllowDirect: true,
+	w.createSource(0)
+	return w
+}
+
+// createSource creates the source and its consumer. Its sequences begin with first; 0: as ever.
+func (w *world) createSource(first uint64) {
+	w.t.Helper()
+	_, err := w.js.CreateStream(w.t.Context(), jetstream.StreamConfig{
+		Name: "EVENTS", Subjects: []string{"events.>"}, Retention: jetstream.WorkQueuePolicy, AllowDirect: true, FirstSeq: first,
 	})
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	_, err = js.CreateConsumer(t.Context(), "EVENTS", jetstream.ConsumerConfig{
+	_, err = w.js.CreateConsumer(w.t.Context(), "EVENTS", jetstream.ConsumerConfig{
 		Durable: "sluice", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: -1, MaxDeliver: -1,
 		MaxWaiting: 4096, FilterSubjects: []string{"events.>"},
 	})
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	return w
 }
 
 // env is the environment of a worker that pushes to the receiver, and whatever else is said as NAME=value without the prefix.

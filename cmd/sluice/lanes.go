@@ -182,8 +182,9 @@ func (f *repairFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	found := len(in.Findings)
-	for round := 0; round < repairRounds && len(in.Findings) > 0; round++ {
-		if err := store.Mend(ctx, in.Findings); err != nil {
+	var before []redisstore.Finding
+	for round := 0; round < repairRounds && len(in.Findings) > 0 && !slices.Equal(in.Findings, before); round++ {
+		if before, err = in.Findings, store.Mend(ctx, in.Findings); err != nil {
 			return err
 		}
 		if in, err = store.Inspect(ctx, lanePatience); err != nil {
@@ -191,11 +192,19 @@ func (f *repairFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	if !f.json {
-		if _, err := fmt.Fprintf(out, "mended; before: %s\n", count(int64(found), "finding")); err != nil {
+		if _, err := fmt.Fprintf(out, "%s; before: %s\n", repaired(len(in.Findings)), count(int64(found), "finding")); err != nil {
 			return err
 		}
 	}
 	return printInspection(out, in, f.json)
+}
+
+// repaired says what the last look after mending has shown.
+func repaired(left int) string {
+	if left == 0 {
+		return "mended"
+	}
+	return count(int64(left), "finding") + " not mended"
 }
 
 // inspectionJSON is what was found, for programs.

@@ -84,6 +84,15 @@ func TestLanesAreCheckedAndRepaired(t *testing.T) {
 	if stdout, _ := run(0, "repair", "--yes"); stdout != "mended; before: 2 findings\n"+well {
 		t.Errorf("it prints %q", stdout)
 	}
+
+	// What a worker holds is left to it, and said to be left.
+	tag := "{" + limiter.Tag(limiter.Shard("alice")) + "}"
+	rdb.ZAdd(t.Context(), "busy:"+tag+":alice", redis.Z{Member: fmt.Sprint(stray), Score: 50})
+	rdb.HSet(t.Context(), "ratelimit:"+tag+":alice", "token", 1, "until", time.Now().Add(time.Hour).UnixMicro())
+	stdout, stderr = run(1, "repair", "--yes")
+	if !strings.HasPrefix(stdout, "1 finding not mended; before: 1 finding\n") || !strings.Contains(stderr, "1 finding (1 no_body)") {
+		t.Errorf("it prints %q, %q", stdout, stderr)
+	}
 }
 
 func TestFindingsAreATable(t *testing.T) {

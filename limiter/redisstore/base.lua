@@ -1,5 +1,6 @@
 -- Put before every script: what is stored, and what calls of all scripts have in common. Times are microseconds of Redis' own
--- clock. All numbers are integers below 2^53 and are written with %d, since Lua's own conversion keeps 14 digits only.
+-- clock. All numbers are integers below 2^53 and are written with %d, since Lua's own conversion keeps 14 digits only; but for the
+-- sequences of streams, which are 64 bits wide and only ever digits here.
 --
 -- ratelimit:{tag}:<key>  hash  per limit, with its name and ":" before each field unless it is a bucket per second:
 --                              tokens frac den updatedAt   level at updatedAt: tokens + frac/den; negative = slots promised
@@ -14,6 +15,8 @@
 --                              holder token until          the lease of the lane
 -- lane:{tag}:<key>   zset  member seq[,attempt,cost,expires,order,first[,name]]  score: place in the source
 --                          a "!" before the name: a newer event of that name waits, this one is to be dropped
+--                          of an event whose order is 2^53 or more, so that its score is rounded, seq is 40 digits: order and
+--                          sequence, 20 each. Members of one score are sorted by their bytes, and so by their order
 -- busy:{tag}:<key>   zset  the same, leased and not settled
 -- retry:{tag}:<key>  zset  the same, score: the event's own due time; 0 of those to be dropped
 -- collapse:{tag}:<key>  hash  name -> the newest member of that name that isn't settled

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"sluice/pipeline"
@@ -13,10 +12,7 @@ import (
 func collapsed(m string, lanes int64) (*pipeline.Entry, error) {
 	e, err := pipeline.Entry{}, error(nil)
 	if f := strings.Split(m, ","); len(f) > 4 {
-		var order uint64
-		if order, err = strconv.ParseUint(f[4], 10, 64); err == nil {
-			e, err = parseMember(m, order)
-		}
+		e, err = parseMember(m, f[4])
 	}
 	if err != nil || !e.Collapsed {
 		return nil, fmt.Errorf("redis: event %q that is to be dropped: %w", m, err)

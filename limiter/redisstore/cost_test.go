@@ -137,7 +137,7 @@ func (r *rig) checkCosts(when string) {
 	r.t.Helper()
 	want := int64(0)
 	for _, m := range slices.Concat(r.zset("lane", "k"), r.zset("retry", "k")) {
-		e, err := parseMember(m, 0)
+		e, err := parseMember(m, "0")
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -160,7 +160,7 @@ func (c *crowd) look() {
 	}
 	tell(c, "measure", able[4].([]any), nil)
 	v := &verification{work: &work{shard: c.sh, ctx: c.t.Context()}}
-	if _, _, err := v.call(events, false, -1, true); err != nil {
+	if _, _, err := v.call(events, false, asBefore, true); err != nil {
 		c.t.Fatal("verify:", err)
 	}
 	if err := c.charge(debts); err != nil {

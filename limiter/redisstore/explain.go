@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"sluice/limiter"
@@ -96,12 +95,9 @@ func readStanding(v []any, lanes int64) (Standing, error) {
 		Failure: text(14), Holder: text(15), Held: span(16),
 	}
 	if member := text(7); member != "" {
-		order, err := strconv.ParseUint(text(8), 10, 64)
-		if err == nil {
-			st.First, err = parseMember(member, order)
-			st.First.Created = lanes
-		}
-		if err != nil {
+		var err error
+		st.First, err = parseMember(member, text(8))
+		if st.First.Created = lanes; err != nil {
 			return st, fmt.Errorf("redis: waiting event %q: %w", member, err)
 		}
 	}

@@ -35,15 +35,15 @@ if waiting + sizes[5] > 0 and s.class ~= class then return {0, now, 0, 4, s.clas
 local function first()
   local member, order
   local function see(m, o)
-    if m and (not order or o < order) then member, order = m, o end
+    if m and (not order or after(order, o)) then member, order = m, o end
   end
   for _, set in ipairs({lane, busy}) do
     local head = redis.call('ZRANGE', set, '0', '0', 'WITHSCORES')
-    see(head[1], tonumber(head[2]))
+    if head[1] then see(head[1], stands(head[1], head[2])) end
   end
   local own = redis.call('ZRANGE', retry, '0', '999')
   for i = 1, #own do see(own[i], place(own[i])) end
-  return member or '', order or 0
+  return member or '', order or '0'
 end
 
 -- taken answers how long ago tokens were taken. Windows don't say.
@@ -63,7 +63,7 @@ local due = tonumber(redis.call('ZSCORE', KEYS[2], key) or '')
 local price = cost(member)
 local holder = s.til > now and redis.call('HGET', KEYS[3], 'holder') or ''
 local reply = {0, now, 0, 0, s.class, redis.call('EXISTS', KEYS[3], lane, busy, retry) > 0 and 1 or 0, waiting, sizes[6], sizes[5],
-  s.opened > now and s.opening or 0, L.mode == 1 and -1 or wait(s, L, now, price), ago, member, d(order),
+  s.opened > now and s.opening or 0, L.mode == 1 and -1 or wait(s, L, now, price), ago, member, order,
   back[1] and max(0, tonumber(back[2]) - now) or 0, due and due > now and due - now or -1, due and due <= now and now - due or -1,
   max(0, s.closedUntil - now), s.fails, s.failure or '', holder, max(0, s.til - now)}
 for i = 1, #L do

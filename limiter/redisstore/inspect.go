@@ -46,6 +46,7 @@ type Finding struct {
 	set    int    // see mend.lua
 	member string // its place
 	order  uint64 // its place in the source
+	as     string // the place as it should be
 }
 
 // Inspection is what was looked at and found.
@@ -315,7 +316,7 @@ func (in *inspector) places(
 			for _, z := range page {
 				in.Places++
 				m, _ := z.Member.(string)
-				if e, err := parseMember(m, 0); err == nil && set.name != "busy" && !e.Collapsed {
+				if e, err := parseMember(m, "0"); err == nil && set.name != "busy" && !e.Collapsed {
 					extra += e.Cost - 1
 				}
 				if f, wrong := in.place(key, set.number, m, z.Score, seen); wrong {
@@ -336,11 +337,7 @@ func (in *inspector) places(
 
 // place looks at one place, and says whether anything is wrong with it.
 func (in *inspector) place(key string, set int, m string, score float64, seen map[uint64]bool) (Finding, bool) {
-	order := uint64(0)
-	if set != 4 {
-		order = uint64(max(0, score))
-	}
-	e, err := parseMember(m, order)
+	e, err := parseMember(m, "0")
 	if err != nil {
 		return Finding{Kind: Unreadable, Detail: fmt.Sprintf("%.40q", m)}, true
 	}
@@ -355,8 +352,13 @@ func (in *inspector) place(key string, set int, m string, score float64, seen ma
 		return Finding{Kind: WrongLane, Seq: e.Seq}, true
 	}
 	seen[e.Seq] = true
-	if b := in.bodies[i]; set != 4 && order != b.order {
-		return Finding{Kind: WrongOrder, Seq: e.Seq, Detail: fmt.Sprintf("%d, in the source it is %d", order, b.order), order: b.order}, true
+	named, order := e.Order, in.bodies[i].order // a member names only an order that its score doesn't hold
+	if order <= exact && named > 0 || order > exact && named != order || score != float64(order) {
+		f := Finding{Kind: WrongOrder, Seq: e.Seq, order: order}
+		f.Detail = fmt.Sprintf("%s, in the source it is %d", strconv.FormatFloat(score, 'f', -1, 64), order)
+		e.Order = order
+		f.as = member(e)
+		return f, set != 4
 	}
 	return Finding{}, false
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -466,17 +467,19 @@ func TestFirstStartIsFreshForAllWorkers(t *testing.T) {
 func FuzzMemberRoundTrip(f *testing.F) {
 	f.Add(uint64(1), uint64(2), 0, int64(1), int64(0), "", false)
 	f.Add(uint64(1)<<52, uint64(7), 3, int64(9), int64(1_764_460_800_123), "", false)
+	f.Add(uint64(7), uint64(1)<<53, 0, int64(1), int64(0), "", false)
+	f.Add(^uint64(0), ^uint64(0), 3, int64(9), int64(1_764_460_800_123), "x", true)
 	f.Add(uint64(1)<<52, uint64(7), 3, int64(9), int64(1_764_460_800_123), "!a,b 🙂", false)
 	f.Add(uint64(1), uint64(2), 0, int64(1), int64(0), "!", true)
 	f.Fuzz(func(t *testing.T, seq, order uint64, attempt int, cost, first int64, name string, collapsed bool) {
-		e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq >> 2}, Order: order >> 2, Attempt: max(0, attempt), Cost: max(1, cost)}
+		e := pipeline.Entry{BodyID: pipeline.BodyID{Seq: seq}, Order: order, Attempt: min(max(0, attempt), exact), Cost: min(max(1, cost), exact)}
 		if e.Attempt > 0 && first > 0 && first < 1<<50 {
 			e.First = time.UnixMilli(first)
 		}
 		if len(name) > 0 && len(name) <= limiter.MaxKey {
 			e.Collapse, e.Collapsed = name, collapsed
 		}
-		got, err := parseMember(member(e), e.Order)
+		got, err := parseMember(member(e), strconv.FormatUint(order, 10))
 		if err != nil || got != e {
 			t.Errorf("%+v became %q and then %+v, %v", e, member(e), got, err)
 		}

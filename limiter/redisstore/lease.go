@@ -48,9 +48,9 @@ func (b *bundle) leaseSome(of *epochs, batch []pipeline.LeaseRequest, todo []int
 		b.opt.KeyConcurrency)
 	for i, place := range todo {
 		r := batch[place]
-		upTo := int64(-1)
+		upTo := ""
 		if r.Ordered {
-			upTo = int64(r.UpTo)
+			upTo = strconv.FormatUint(r.UpTo, 10)
 		}
 		sh := b.shard(r.Key)
 		token := limiter.EncodeKey(r.Key)
@@ -97,17 +97,18 @@ const otherClass = 4
 
 func (sh *shard) readLease(r reply, i int, lanes int64, allowance time.Duration) (pipeline.Lease, error) {
 	v, _ := r.values[i].([]any)
-	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Barred: uint64(integer(v[4])), Fails: int(integer(v[5]))}
+	l := pipeline.Lease{Token: integer(v[1]), LaneInfo: sh.laneInfo(v[2], v[3]), Fails: int(integer(v[5]))}
+	barred, _ := v[4].(string)
+	var err error
+	if l.Barred, err = sequence(barred); err != nil {
+		return l, fmt.Errorf("redis: the place %q of a waiting event: %w", barred, err)
+	}
 	for e := v[6:]; len(e) >= 3; e = e[3:] {
 		m, _ := e[0].(string)
-		o, _ := e[1].(string)
-		order, err := strconv.ParseUint(o, 10, 64)
-		if err != nil {
-			return l, fmt.Errorf("redis: order %q of a waiting event: %w", o, err)
-		}
+		order, _ := e[1].(string)
 		entry, err := parseMember(m, order)
 		if err != nil {
-			return l, fmt.Errorf("redis: waiting event %q: %w", m, err)
+			return l, fmt.Errorf("redis: waiting event %q with order %q: %w", m, order, err)
 		}
 		entry.Created = lanes
 		slot := micros(integer(e[2]))

@@ -6,13 +6,14 @@
 --       number of further shards, the epoch id of each, lead us, holder, lease us, events of a key that may be leased at a
 --       time over all workers (0: any),
 --       then per entry: the place of its shard, from 1; key, its rule, its class, token of the lease held (0: a new one), most
---       events, horizon us, notice us: no slot is sooner than that, the place in the source up to which events may go (-1: any),
+--       events, horizon us, notice us: no slot is sooner than that, the place in the source up to which events may go ('': any),
 --       the place of one that may go as well
 -- reply {1, place of each shard whose epoch is another} nothing was written; else {0, now, per shard: calls, then per entry:
 --       {code (0 asked, 2 held by another, 3 the lease has passed to another, 4 the lane is of another class, which
 --       stands in the fifth place: nothing was changed, -1 damaged, or an event can't be read), token (0: not granted),
---       events waiting, us until the next look (-1: no need), the place of the next event if that mustn't go yet (0: it may),
---       how often in a row the receiver was away, then per event: member, order, us until its slot (it takes no tokens: -1: it is to be dropped, because its time is
+--       events waiting, us until the next look (-1: no need), the place, in digits, of the next event if that mustn't go yet (0:
+--       it may), how often in a row the receiver was away,
+--       then per event: member, order, us until its slot (it takes no tokens: -1: it is to be dropped, because its time is
 --       over or, with a "!" before the name, because a newer one of its name waits; -2: it is to be dead-lettered, because it
 --       costs more than a limit of its lane ever holds)}}
 -- A holder that asks anew without its token has lost it (a lost reply): it takes the lease over from itself.
@@ -20,7 +21,7 @@
 --       receiver fails only one event is leased, one of those that were never tried if there is any; slots never exceed
 --       burst + rate x time.
 --
--- cat base.lua common.lua waiting.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 100000 me 5000000 0 1 k 1 '' 0 10 1000000 0 -1 0
+-- cat base.lua common.lua waiting.lua lease.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 1000000 60000000 1 0 1 '' 0 1 100000 20 -1 0 100000 me 5000000 0 1 k 1 '' 0 10 1000000 0 '' 0
 local all, a = rules()
 local sinces, a, others = shards(a, 2)
 if others then return others end
@@ -34,7 +35,7 @@ local taken, held, count, none = {}, {}, 0, {}
 
 -- lease puts one event under the lease.
 local function lease(out, member, order, at, as)
-  as = as or member
+  as = proper(as or member, order)
   local n = #out
   out[n + 1], out[n + 2], out[n + 3] = as, order, at
   count = count + 1
@@ -117,7 +118,7 @@ local ahead, rest
 -- no slot, for then the lane has none.
 local function fillOwn(s, out, own, collapse, most, horizon, notice)
   for i = 1, #own do
-    local order = match(own[i], '^%d+,%d+,%d+,%d+,(%d+)') or '0'
+    local order = place(own[i])
     if not useless(out, collapse, own[i], order) and not book(s, out, own[i], order, horizon, notice) then return 0 end
   end
   return most - #own
@@ -129,9 +130,12 @@ local function fillFirst(s, out, first, collapse, most, horizon, notice, upTo, s
     local member, order = first[i], first[i + 1]
     ahead, rest = member, (#first - i + 1) / 2
     if most == 0 then return 0 end
-    if upTo >= 0 and tonumber(order) > upTo and tonumber(order) ~= stray then
-      out[5] = tonumber(order)
-      return 0
+    if upTo ~= '' then
+      local at = stands(member, order)
+      if after(at, upTo) and at ~= stray then
+        out[5] = at
+        return 0
+      end
     end
     if not useless(out, collapse, member, order) and not book(s, out, member, order, horizon, notice) then return 0 end
     most = most - 1
@@ -168,7 +172,7 @@ end
 -- damaged answers for a lane that can't be leased until somebody mends it.
 local function damaged(key, lane)
   redis.call('ZADD', due, d(now + 5000000), key)
-  return {-1, 0, size(lane) or 0, 5000000, 0, 0}
+  return {-1, 0, size(lane) or 0, 5000000, '0', 0}
 end
 
 -- hold makes ready what is leased, which is nothing for a new holder once it has taken back what the last one left. It answers
@@ -190,7 +194,7 @@ local function keep(s, out, key, token, leased, lane, retry, horizon, bare)
   elseif out[3] > 0 then
     next = look(s, L, now, min(lead, horizon), first(lane, retry, bare))
   end
-  if out[5] > 0 then next = max(next, 1000000) end -- who asked looks sooner
+  if out[5] ~= '0' then next = max(next, 1000000) end -- who asked looks sooner
   if leased > 0 then
     s.token, s.til = token, now + ttl
     local til = d(s.til)
@@ -223,9 +227,9 @@ local function grant(s, e, key, token, lane, busy, retry, collapse)
   if not leased then return damaged(key, lane) end
   if token == 0 then token = max(now, s.token + 1) end
   refill(s, L, now, since)
-  local out, before = {0, token, 0, 0, 0, s.fails}, moved
+  local out, before = {0, token, 0, 0, '0', s.fails}, moved
   if not fill(s, out, lane, busy, retry, collapse, leased, tonumber(ARGV[e + 4]), horizon, tonumber(ARGV[e + 6]),
-    tonumber(ARGV[e + 7]), tonumber(ARGV[e + 8]), bare) then
+    ARGV[e + 7], ARGV[e + 8], bare) then
     tally(s)
     save(s, L, now)
     return damaged(key, lane)
@@ -247,9 +251,9 @@ for k = 2 * #sinces + 1, #KEYS, 5 do
   if not s then
     out = damaged(key, lane)
   elseif token > 0 and s.token ~= token then
-    out = {3, 0, 0, -1, 0, 0}
+    out = {3, 0, 0, -1, '0', 0}
   elseif token == 0 and s.til > now and redis.call('HGET', KEYS[k], 'holder') ~= holder then
-    out = {2, 0, size(lane) or 0, s.til - now, 0, 0}
+    out = {2, 0, size(lane) or 0, s.til - now, '0', 0}
     redis.call('ZADD', due, d(s.til), key)
   elseif s.class ~= class then
     out = {4, 0, 0, 0, s.class, 0}

@@ -15,6 +15,7 @@ type mending struct {
 	set       int
 	member    string
 	order     uint64
+	as        string // the member as it should be
 }
 
 // mends are what mend.lua is told for each kind. NoIndex is mended by Open, NoPlace by verify.lua.
@@ -37,7 +38,7 @@ func (s *Store) Mend(ctx context.Context, found []Finding) error {
 			homeless[f.Seq] = true
 		default:
 			sh := s.shard(f.Key)
-			shards[sh] = append(shards[sh], mending{f.Key, mends[f.Kind], f.set, f.member, f.order})
+			shards[sh] = append(shards[sh], mending{f.Key, mends[f.Kind], f.set, f.member, f.order, f.as})
 		}
 	}
 	if rebuild {
@@ -60,10 +61,10 @@ func (s *Store) Mend(ctx context.Context, found []Finding) error {
 // mend runs the script.
 func (sh *shard) mend(todo []mending) (reply, error) {
 	keys := append(make([]string, 0, 2+5*len(todo)), sh.epochKey, sh.dueKey)
-	args := make([]any, 0, 5*len(todo))
+	args := make([]any, 0, 6*len(todo))
 	for _, m := range todo {
 		keys = sh.laneKeys(keys, m.key)
-		args = append(args, limiter.EncodeKey(m.key), m.what, m.set, m.member, m.order)
+		args = append(args, limiter.EncodeKey(m.key), m.what, m.set, m.member, m.order, m.as)
 	}
 	return sh.run(mendScript, keys, args)
 }
@@ -91,13 +92,13 @@ func (s *Store) house(ctx context.Context, homeless map[uint64]bool) error {
 		if v.events = append(v.events, stored{ev.Key, v.tierOf(ev), storedEntry(ev, seq)}); len(v.events) < maxKeys {
 			return nil
 		}
-		return v.flush(false, -1)
+		return v.flush(false, asBefore)
 	})
 	if err != nil {
 		return fmt.Errorf("read the lane stream: %w", err)
 	}
 	for _, v := range all {
-		if err := v.flush(false, -1); err != nil {
+		if err := v.flush(false, asBefore); err != nil {
 			return err
 		}
 	}

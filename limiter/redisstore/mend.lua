@@ -2,11 +2,11 @@
 --
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per entry: ratelimit lane busy retry collapse, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock), then per entry: key, what to do, set (2 lane, 3 busy, 4 retry, 5 collapse; 0 none),
---       member, order. What to do is
+--       member, order, the member as it should be. What to do is
 --       look    nothing
 --       drop    remove the member from the set, unless a live lease holds it, and forget it as the newest of its name
 --       twin    remove the member from the set, unless a live lease holds it and it can be read
---       order   set the member's order
+--       order   set the member's order; it is not rewritten while a live lease holds it
 --       free    move what a lease that has ended holds back into the lane
 --       due     let the lane be looked at
 --       fields  remove the damaged fields of ratelimit; all, if it is no hash
@@ -17,7 +17,7 @@
 --       (below 0: until it ends, the whole clock without one), 1: collapse is a hash}, else {1: done}}
 -- Invariant: what a live lease holds stays with it; a lane in which anything was mended stays in due.
 --
--- cat base.lua common.lua waiting.lua mend.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 k look 0 '' 0
+-- cat base.lua common.lua waiting.lua mend.lua > /tmp/s.lua; redis-cli --eval /tmp/s.lua 'epoch:{s03}' 'due:{s03}' 'ratelimit:{s03}:k' 'lane:{s03}:k' 'busy:{s03}:k' 'retry:{s03}:k' 'collapse:{s03}:k' , ID 0 k look 0 '' 0 ''
 local ok = epoch(KEYS[1], ARGV[1])
 if not ok then return {1} end
 local now = clock(tonumber(ARGV[2]))
@@ -77,9 +77,12 @@ function mends.drop(k, h, live, set, member)
   return done
 end
 
-function mends.order(k, h, live, set, member, order)
-  if not redis.call('ZSCORE', KEYS[k + set - 1], member) then return 0 end
-  redis.call('ZADD', KEYS[k + set - 1], order, member)
+function mends.order(k, h, live, set, member, order, as)
+  local key = KEYS[k + set - 1]
+  if set == 3 and live and as ~= member or not redis.call('ZSCORE', key, member) then return 0 end
+  if newest(KEYS[k + 4], member) == member then redis.call('HSET', KEYS[k + 4], name(member), as) end
+  redis.call('ZREM', key, member)
+  redis.call('ZADD', key, order, as)
   return 1
 end
 
@@ -115,8 +118,8 @@ local function mendable(k, what)
 end
 
 local reply = {0, now, 0}
-for i = 1, (#ARGV - 2) / 5 do
-  local k, a = 5 * i - 2, 5 * i - 2
+for i = 1, (#ARGV - 2) / 6 do
+  local k, a = 5 * i - 2, 6 * i - 3
   local key, what = ARGV[a], ARGV[a + 1]
   local h, prefixes = fields(KEYS[k])
   local til = h and whole(h['until']) or 0
@@ -125,7 +128,8 @@ for i = 1, (#ARGV - 2) / 5 do
     reply[3 + i] = {bad and 1 or 0, size(KEYS[k + 1]) or -1, size(KEYS[k + 2]) or -1, size(KEYS[k + 3]) or -1,
       redis.call('ZSCORE', KEYS[2], key) and 1 or 0, now - til, sound(k, 5) and 1 or 0}
   else
-    local done = mendable(k, what) and mends[what](k, h, til > now, tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4]) or 0
+    local set, member, order, as = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+    local done = mendable(k, what) and mends[what](k, h, til > now, set, member, order, as) or 0
     tallyUnread(KEYS[k], now)
     if done > 0 and redis.call('EXISTS', KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]) > 0 then
       redis.call('ZADD', KEYS[2], 'NX', d(now), key)

@@ -14,12 +14,12 @@ func (r *rig) leaseSlots(key string, most int64, notice time.Duration) (at []tim
 	sh := r.shard(key)
 	args, place := r.ruled(key)
 	args = append(args, 0, lead.Microseconds(), "me", leaseTime.Microseconds(), 0,
-		1, key, place, "", 0, most, time.Second.Microseconds(), notice.Microseconds(), -1, 0)
+		1, key, place, "", 0, most, time.Second.Microseconds(), notice.Microseconds(), "", 0)
 	rep, err := sh.run(leaseScript, sh.laneKeys([]string{sh.epochKey, sh.dueKey}, key), args)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	v := rep.values[0].([]any)[5:]
+	v := rep.values[0].([]any)[6:]
 	for i := 2; i < len(v); i += 3 {
 		slot := integer(v[i])
 		if slot < notice.Microseconds() {

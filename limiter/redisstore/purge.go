@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -96,14 +95,10 @@ func (p *purge) lease(most int64) (waiting int64, err error) {
 	p.token = integer(r.values[1])
 	for v := r.values[4:]; len(v) >= 2; v = v[2:] {
 		m, _ := v[0].(string)
-		o, _ := v[1].(string)
-		order, err := strconv.ParseUint(o, 10, 64)
-		var e pipeline.Entry
-		if err == nil {
-			e, err = parseMember(m, order)
-		}
+		order, _ := v[1].(string)
+		e, err := parseMember(m, order)
 		if err != nil {
-			return 0, fmt.Errorf("redis: waiting event %q: %w", m, err)
+			return 0, fmt.Errorf("redis: waiting event %q with order %q: %w", m, order, err)
 		}
 		e.Created = r.lanes
 		p.events = append(p.events, e)

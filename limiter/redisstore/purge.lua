@@ -26,6 +26,7 @@ refill(s, L, now, since)
 local function lease(member, order)
   remove(lane, member)
   remove(retry, member)
+  member = proper(member, order)
   redis.call('ZADD', busy, order, member)
   reply[#reply + 1] = member
   reply[#reply + 1] = order
@@ -48,7 +49,7 @@ else
   for i = 1, #first, 2 do lease(first[i], first[i + 1]) end
   if #first / 2 < most then
     local own = redis.call('ZRANGE', retry, '0', d(most - #first / 2 - 1))
-    for i = 1, #own do lease(own[i], d(place(own[i]))) end
+    for i = 1, #own do lease(own[i], place(own[i])) end
   end
   if redis.call('EXISTS', busy) == 1 then
     s.token, s.til = token, now + ttl

@@ -137,6 +137,11 @@ type stored struct {
 	entry pipeline.Entry
 }
 
+// asBefore says that no more is verified than before, upToSeq that all up to a sequence is.
+const asBefore = ""
+
+func upToSeq(seq uint64) string { return strconv.FormatUint(seq, 10) }
+
 // verify begins to verify the shard up to last, from the start if writes were lost.
 func (sh *shard) verify(ctx context.Context, last uint64) (*verification, error) {
 	sh.mu.Lock()
@@ -158,7 +163,7 @@ func (sh *shard) verify(ctx context.Context, last uint64) (*verification, error)
 	v.verified, _ = strconv.ParseUint(mark, 10, 64)
 	if sh.suspect.Swap(false) {
 		v.verified = 0
-		if _, _, err := v.call(nil, false, 0, false); err != nil {
+		if _, _, err := v.call(nil, false, upToSeq(0), false); err != nil {
 			sh.suspect.Store(true)
 			w.leave()
 			return nil, err
@@ -175,25 +180,25 @@ func (v *verification) add(ev *pipeline.Event, seq uint64) error {
 	if len(v.events) < maxKeys {
 		return nil
 	}
-	return v.flush(false, int64(seq))
+	return v.flush(false, upToSeq(seq))
 }
 
 // finish verifies what is left and lets others go on from the last one.
 func (v *verification) finish() error {
-	err := v.flush(true, int64(max(v.last, v.verified)))
+	err := v.flush(true, upToSeq(max(v.last, v.verified)))
 	v.done = err == nil
 	return err
 }
 
-// flush verifies the events collected, up to the sequence upTo (-1: some of them), and gives the lease up if that was the last of it.
+// flush verifies the events collected, up to the sequence upTo (asBefore: some of them), and gives the lease up if that was the last of it.
 // The place of one that seems to have none is given only after another look at its body: had it been settled since it was read, there
 // would be none.
-func (v *verification) flush(last bool, upTo int64) error {
+func (v *verification) flush(last bool, upTo string) error {
 	var missing []int64
 	var err error
 	if len(v.events) > 0 {
 		var unsure []int64
-		if missing, unsure, err = v.call(v.events, false, -1, false); err != nil {
+		if missing, unsure, err = v.call(v.events, false, asBefore, false); err != nil {
 			return err
 		}
 		for range 2 { // one that was leased at the first look may be back
@@ -228,7 +233,7 @@ func (v *verification) flush(last bool, upTo int64) error {
 }
 
 // call runs the script and answers which of the events had no place, and of which it couldn't tell.
-func (v *verification) call(events []stored, last bool, upTo int64, add bool) (missing, unsure []int64, err error) {
+func (v *verification) call(events []stored, last bool, upTo string, add bool) (missing, unsure []int64, err error) {
 	keys := append(make([]string, 0, 2+4*len(events)), v.epochKey, v.dueKey)
 	args := append(make([]any, 0, 4+5*len(events)), v.token, bit(last), upTo, bit(add))
 	for _, ev := range events {
@@ -289,7 +294,7 @@ func (v *verification) strike(key string, wanted map[uint64]int64) error {
 			}
 			same++
 			m, _ := z.Member.(string)
-			if e, err := parseMember(m, 0); err == nil {
+			if e, err := parseMember(m, "0"); err == nil {
 				delete(wanted, e.Seq)
 			}
 		}

@@ -104,7 +104,7 @@ func TestKeyWithManyRetriesIsVerifiedInShortCalls(t *testing.T) {
 	for _, seq := range seqs[:9] {
 		events = append(events, stored{"k", "", storedEntry(r.bodies.events[seq-1], seq)})
 	}
-	missing, unsure, err := v.call(events, false, -1, false)
+	missing, unsure, err := v.call(events, false, asBefore, false)
 	if want := []int64{2, 3, 4, 5, 6, 7, 8}; len(missing) > 0 || !slices.Equal(unsure, want) || err != nil {
 		t.Errorf("one call knows %v and not %v, %v: want it to read none of so many, and not to know %v", missing, unsure, err, want)
 	}

@@ -4,7 +4,7 @@
 -- KEYS  1 epoch:{tag}  2 due:{tag}; then per event: ratelimit lane busy retry, each :{tag}:<key>
 -- ARGV  1 epoch id  2 now in us (0: Redis' clock)  3 token of the lease of the shard, see epoch.lua ('': none is needed, since how far
 --       the shard is verified isn't noted)  4 1: it is given up with this call, 0: it goes on
---       5 sequence up to which all events of the shard are verified after this call (-1: as before)
+--       5 sequence up to which all events of the shard are verified after this call ('': as before)
 --       6 add (1: events without a place get one, and whoever calls has looked into a retry with many, 0: they are only told)
 --       then per event: key, sequence, member, order, tier (of an
 --       event whose key has none)
@@ -24,8 +24,6 @@ local now = clock(tonumber(ARGV[2]))
 local token, ends, upTo, add = ARGV[3], ARGV[4] == '1', ARGV[5], ARGV[6] == '1'
 if token ~= '' and redis.call('HGET', KEYS[1], 'token') ~= token then return {0, now, 0, 1} end
 
-local function sequence(member) return string.match(member, '^%d+') end
-
 -- retries answers the sequences of a key's retry, read once in a call; nil if it is no sorted set, false if there are more than a
 -- call may still read.
 local read, most = {}, 4096
@@ -38,21 +36,27 @@ local function retries(retry)
     if set then
       most = most - n
       local members = redis.call('ZRANGE', retry, '0', '-1')
-      for i = 1, #members do set[sequence(members[i]) or ''] = true end
+      for i = 1, #members do set[stored(members[i]) or ''] = true end
     end
     read[retry] = set
   end
   return set
 end
 
--- waits says whether an event is in a set whose score is its place in the source; nil if it is no sorted set.
+local last = {} -- of each set: the score that was asked for last, and the sequences that were there
+
+-- waits says whether an event is in a set whose score is its place in the source; nil if it is no sorted set. Many may have one
+-- rounded score.
 local function waits(set, seq, order)
-  local members = redis.pcall('ZRANGEBYSCORE', set, order, order)
-  if not typed(members) then return nil end
-  for i = 1, #members do
-    if sequence(members[i]) == seq then return true end
+  local score, at = tonumber(order), last[set]
+  if not at or at.score ~= score then
+    local members = redis.pcall('ZRANGEBYSCORE', set, order, order)
+    if not typed(members) then return nil end
+    at = {score = score}
+    for i = 1, #members do at[stored(members[i]) or ''] = true end
+    last[set] = at
   end
-  return false
+  return at[seq] or false
 end
 
 -- placed says whether an event is in one of the sets of its key; nil if that has to be looked for in retry. What can't be read
@@ -74,6 +78,7 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
     reply[#reply + 1] = (has == false or add) and i + 1 or -i - 1
     if add then
       insert(lane, order, member)
+      last[lane] = nil
       tallyUnread(KEYS[4 * i + 3], now)
       redis.call('ZADD', KEYS[2], 'LT', d(now), key)
       if ARGV[a + 4] ~= '' and (redis.pcall('HGET', KEYS[4 * i + 3], 'class') or '') == '' then
@@ -83,6 +88,6 @@ for i = 0, (#KEYS - 2) / 4 - 1 do
   end
 end
 
-if upTo ~= '-1' then redis.call('HSET', KEYS[1], 'verified', upTo) end
+if upTo ~= '' then redis.call('HSET', KEYS[1], 'verified', upTo) end
 if ends then redis.call('HDEL', KEYS[1], 'token', 'holder', 'until') end
 return reply

@@ -110,16 +110,66 @@ local function tallyUnread(key, now)
   if extra > 0 then outlast(key, now) else redis.call('HDEL', key, 'extra') end
 end
 
--- readable answers how many fields a member has, if it and its order are what sluice writes, and else nil; how a name, the
+-- Sequences of streams, in digits: more than a number holds.
+
+local WIDE = '^' .. string.rep('%d', 40)
+
+-- wide says whether a member begins with its order.
+local function wide(member) return #member >= 40 and find(member, WIDE) ~= nil end
+
+-- sequence answers whether digits are a sequence.
+local function sequence(s)
+  return #s <= 20 and find(s, '^%d+$') and (#s < 20 or s <= '18446744073709551615')
+end
+
+-- after says whether a comes after b.
+local function after(a, b)
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+
+-- place answers a full member's place in the source.
+local function place(member) return match(member, '^%d+,%d+,%d+,%d+,(%d+)') or '0' end
+
+-- stands answers the place in the source of a member with that score: what a score holds is as good as another place that the
+-- member names. Versions before wide members have rounded the others.
+local function stands(member, score)
+  if wide(member) then return match(string.sub(member, 1, 20), '^0*(%d+)') end
+  if tonumber(score) <= EXACT then return score end
+  local named = place(member)
+  return named ~= '0' and named or format('%.0f', tonumber(score))
+end
+
+-- proper answers a member as it is written for that score.
+local function proper(member, score)
+  if tonumber(score) <= EXACT or wide(member) then return member end
+  local order, seq, rest = stands(member, score), match(member, '^(%d+)(.*)$')
+  if rest == '' then rest = ',0,1,0,' .. order .. ',0' end
+  return string.rep('0', 20 - #order) .. order .. string.rep('0', 20 - #seq) .. seq .. rest
+end
+
+-- stored answers the sequence of a member's body; nil for what is no member.
+local function stored(member)
+  if wide(member) then return match(string.sub(member, 21, 40), '^0*(%d+)') end
+  return match(member, '^%d+')
+end
+
+-- readable answers how many fields a member has, if it and its score are what sluice writes, and else nil; how a name, the
 -- seventh, is written only its reader can tell.
-local function readable(member, order)
-  order = whole(order or '0')
-  if not order or order < 0 then return nil end
-  if find(member, '^%d+$') then return whole(member) and 1 end
+local function readable(member, score)
+  local x, long = tonumber(score or '0'), wide(member)
+  if not x or x % 1 ~= 0 or x < 0 or x >= 2 ^ 64 and not long then return nil end
+  if not find(member, ',', 1, true) then return sequence(member) and 1 end
   local n = 0
   for field in string.gmatch(member .. ',', '([^,]*),') do
     n = n + 1
-    if n < 7 and not (find(field, '^%d+$') and whole(field)) then return nil end
+    if n == 1 and long then
+      if #field > 40 or not sequence(stands(member, '0')) or not sequence(stored(member)) then return nil end
+    elseif n == 1 or n == 5 then
+      if not sequence(field) or n == 5 and long and field ~= stands(member, '0') then return nil end
+    elseif n < 7 and not (find(field, '^%d+$') and whole(field)) then
+      return nil
+    end
   end
   return n
 end
@@ -154,9 +204,6 @@ local function blame(s, now, text, us)
   put(s, 'failure', text)
 end
 
--- place answers a full member's place in the source.
-local function place(member) return tonumber(match(member, '^%d+,%d+,%d+,%d+,(%d+)') or '0') end
-
 -- name answers what a member collapses under, nil for nothing and for one that is to be dropped.
 local function name(member)
   return find(member, ',', 1, true) and match(member, '^%d+,%d+,%d+,%d+,%d+,%d+,([^!].*)$') or nil
@@ -177,7 +224,7 @@ end
 -- superseded says whether a newer event of a member's name is there. That collapse is a hash is known.
 local function superseded(collapse, member)
   local last = newest(collapse, member)
-  return last and place(last) > place(member)
+  return last and after(place(last), place(member))
 end
 
 -- enter puts an event into its lane, or with its own due time into retry. Of those of one name only the newest waits: an older
@@ -185,12 +232,12 @@ end
 local function enter(last, collapse, lane, retry, member, order, due)
   local dropped
   if last then
-    if place(last) > place(member) then
+    if after(place(last), place(member)) then
       dropped = over(member)
       insert(retry, '0', dropped)
       return dropped
     end
-    if last ~= '' and place(last) < place(member) and remove(lane, last) + remove(retry, last) > 0 then
+    if last ~= '' and after(place(member), place(last)) and remove(lane, last) + remove(retry, last) > 0 then
       dropped = over(last)
       insert(retry, '0', dropped)
     end
