@@ -139,21 +139,44 @@ func TestScanEndsWithWhatTheLeaderHas(t *testing.T) {
 	}
 }
 
+// What another pulls from the scan's consumer stands for what is lost on the way.
+func TestScanNoticesMessagesThatAreMissing(t *testing.T) {
+	t.Parallel()
+	js, cfg := newServer(t)
+	l := openLanes(t, js, cfg)
+	const events = 1200 // more than are asked for at a time
+	storeMany(t, js, l, events)
+	other := rawConn(t, cfg.URLs)
+	var got []uint64
+	stolen := 0
+	err := l.Each(t.Context(), func(ev *pipeline.Event, _ uint64) error {
+		if got = append(got, ev.Source.Seq); len(got) != 100 {
+			return nil
+		}
+		for name := range l.store.stream.ConsumerNames(t.Context()).Name() {
+			for range 5 {
+				if _, err := other.Request("$JS.API.CONSUMER.MSG.NEXT.SLUICE_LANES."+name, nil, 5*time.Second); err == nil {
+					stolen++
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || stolen != 5 || !slices.Equal(got, wantFirst(events)) {
+		t.Errorf("%d of %d events, error %v, %d of 5 were missing", len(got), events, err, stolen)
+	}
+}
+
 // A scan gives what it reads to callers that may be slow; the server ends what it asked for, and its consumer, meanwhile.
 func TestScanThatFindsItsConsumerGoneGoesOn(t *testing.T) {
 	t.Parallel()
 	js, cfg := newServer(t)
 	l := openLanes(t, js, cfg)
 	const events = 1200 // more than are asked for at a time
-	for i := range events {
-		if _, err := js.PublishMsgAsync(storedMessage(l, event("k", uint64(i+1), "data"))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-js.PublishAsyncComplete()
+	storeMany(t, js, l, events)
 	var got []uint64
 	err := l.Each(t.Context(), func(ev *pipeline.Event, _ uint64) error {
-		if got = append(got, ev.Source.Seq); len(got) == 100 {
+		if got = append(got, ev.Source.Seq); len(got) == 700 {
 			for name := range l.store.stream.ConsumerNames(t.Context()).Name() {
 				if err := l.store.stream.DeleteConsumer(t.Context(), name); err != nil {
 					t.Error(err)
@@ -169,6 +192,17 @@ func TestScanThatFindsItsConsumerGoneGoesOn(t *testing.T) {
 		info, err := l.store.stream.Info(t.Context())
 		return err == nil && info.State.Consumers == 0
 	})
+}
+
+// storeMany puts n events into the lane of k.
+func storeMany(t *testing.T, js jetstream.JetStream, l *Lanes, n int) {
+	t.Helper()
+	for i := range n {
+		if _, err := js.PublishMsgAsync(storedMessage(l, event("k", uint64(i+1), "data"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
 }
 
 func storedMessage(l *Lanes, ev *pipeline.Event) *nats.Msg {
