@@ -2,14 +2,16 @@ package limiter
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
 
 // Local keeps the limits of many keys in this process, on its monotonic clock. A key is forgotten once its state says no
-// more than a missing one, so that the memory is in proportion to the keys seen lately. All methods may be called at the
-// same time.
+// more than a missing one, so that the memory is in proportion to the keys seen lately: each call, of whatever key, looks
+// at some. All methods may be called at the same time.
 type Local struct {
 	start time.Time // the 0 of the models' times
 
@@ -21,7 +23,14 @@ type Local struct {
 	keys  map[string]*Model
 	ring  []string // the keys, to look at in turn for those that can be forgotten
 	hand  int
+	swept int64 // the time up to which looks were made; see sweep
 }
+
+const (
+	lookEvery = int64(10)   // microseconds of which a look costs 1 %
+	mostLooks = int64(1000) // of one call: 0.1 ms
+	leastRing = 1024        // keys for which memory that is left over doesn't matter
+)
 
 // NewLocal returns a limiter for keys that share the limits, each with tokens of its own. Limits that the arithmetic can't
 // hold are an error.
@@ -59,6 +68,8 @@ func (l *Local) Reserve(ctx context.Context, key string, cost int64, horizon tim
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := time.Now() // under the lock, so that no key sees time go back
+	now := at.Sub(l.start).Microseconds()
+	l.sweep(now)
 	p := l.planOf(key)
 	switch {
 	case p.paused:
@@ -69,7 +80,6 @@ func (l *Local) Reserve(ctx context.Context, key string, cost int64, horizon tim
 		return Decision{Verdict: Never}, nil
 	}
 
-	now := at.Sub(l.start).Microseconds()
 	r := l.model(key, p, now).Reserve(now, 1, cost, horizon)
 	d := Decision{Remaining: r.Remaining, Scarcest: r.Scarcest}
 	switch {
@@ -109,6 +119,19 @@ func (l *Local) model(key string, p *plan, now int64) *Model {
 	return m
 }
 
+// sweep looks at as many keys as the time since the last call pays for, so that they are forgotten whether or not new ones
+// come, and a call takes no longer for that.
+func (l *Local) sweep(now int64) {
+	due := (now - l.swept) / lookEvery
+	if due <= 0 {
+		return
+	}
+	l.swept = now
+	for range min(due, mostLooks, int64(len(l.ring))) {
+		l.forgetOne(now)
+	}
+}
+
 // forgetOne looks at the next key of the ring and forgets it if it can.
 func (l *Local) forgetOne(now int64) {
 	if len(l.ring) == 0 {
@@ -117,7 +140,8 @@ func (l *Local) forgetOne(now int64) {
 	l.hand %= len(l.ring)
 	key := l.ring[l.hand]
 	m := l.keys[key]
-	if p := l.planOf(key); m.plan != p {
+	// What is uncounted for now keeps the state that it had: a pause is no way to a full bucket.
+	if p := l.planOf(key); m.plan != p && !p.uncounted() {
 		m.follow(p)
 	}
 	if m.FullAt(now) > now {
@@ -128,4 +152,16 @@ func (l *Local) forgetOne(now int64) {
 	last := len(l.ring) - 1
 	l.ring[l.hand], l.ring[last] = l.ring[last], ""
 	l.ring = l.ring[:last]
+	l.shrink()
+}
+
+// shrink gives back the memory of a peak once a quarter of its keys is left: neither a map nor a slice does so by itself.
+func (l *Local) shrink() {
+	if cap(l.ring) < leastRing || len(l.ring) > cap(l.ring)/4 {
+		return
+	}
+	l.ring = slices.Clone(l.ring)
+	keys := make(map[string]*Model, len(l.keys))
+	maps.Copy(keys, l.keys)
+	l.keys = keys
 }

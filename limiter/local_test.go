@@ -133,6 +133,68 @@ func TestLocalForgetsFullKeysOnly(t *testing.T) {
 	})
 }
 
+// A flood of keys that come once is forgotten though only one key comes afterwards, and so is the room that it took.
+func TestLocalForgetsAPeakOfKeysThoughNoNewOnesCome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, limits := range []string{"10/s burst 2", "0", "unlimited"} {
+			l := mustLocal(t, "10/s burst 2")
+			for i := range 50_000 {
+				reserve(t, l, fmt.Sprint(i), 1, 0)
+			}
+			if err := l.SetLimits(mustLimits(t, limits)); err != nil {
+				t.Fatal(err)
+			}
+			for range 100 {
+				time.Sleep(10 * time.Millisecond)
+				reserve(t, l, "regular", 1, 0)
+			}
+			if n := l.Len(); n > 1 || cap(l.ring) >= leastRing {
+				t.Errorf("%s: %d keys in memory, room for %d, want 1 at most", limits, n, cap(l.ring))
+			}
+		}
+	})
+}
+
+// Else who waits for a pause to end finds a fresh burst.
+func TestLocalForgetsNothingSpentWhileItIsPausedOrUnlimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, between := range []string{"0", "unlimited"} {
+			l := mustLocal(t, "10/h")
+			set := func(limits string) {
+				if err := l.SetLimits(mustLimits(t, limits)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			reserve(t, l, "k", 10, 0)
+			set(between)
+			for range 10 {
+				time.Sleep(time.Second)
+				reserve(t, l, "k", 1, 0)
+			}
+			set("10/h")
+			if d := reserve(t, l, "k", 1, 0); d.Verdict != Park {
+				t.Errorf("after %s: %+v, want the key to be as it was", between, d)
+			}
+		}
+	})
+}
+
+func BenchmarkLocalOfManyKeys(b *testing.B) {
+	l := mustLocal(b, "1/d")
+	keys := make([]string, 100_000)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := l.Reserve(b.Context(), keys[i%len(keys)], 1, 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func TestLocalEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
