@@ -58,8 +58,18 @@ type Decision struct {
 	Counted bool
 
 	// Remaining is the number of whole tokens that the limit with the fewest has left, once this event has taken its own: so
-	// much could go at once. math.MaxInt64 if nothing is counted; 0 if that isn't known, as for Never.
+	// much could go at once. math.MaxInt64 if nothing is counted. Whether it is known is said by [Decision.Left].
 	Remaining int64
 	// Scarcest is the place of that limit in the key's Limits.
 	Scarcest int
+}
+
+// Left is Remaining where that is known: not of an event that can never go, nor of one that waits for something else than
+// tokens.
+func (d Decision) Left() (tokens int64, known bool) {
+	switch d.Reason {
+	case "", Throttled, KeyCap, Paused:
+		return d.Remaining, d.Verdict != Never
+	}
+	return 0, false
 }

@@ -13,7 +13,7 @@ import (
 // maxInteger is the greatest integer of a structured field.
 const maxInteger = 999_999_999_999_999
 
-// tell writes the fields RateLimit-Policy and RateLimit. What isn't limited has none.
+// tell writes the fields RateLimit-Policy and, if it is known what is left, RateLimit. What isn't limited has none.
 func tell(h http.Header, name string, limits limiter.Limits, d limiter.Decision) {
 	if len(limits) == 0 || limits.Unlimited() {
 		return
@@ -31,9 +31,13 @@ func tell(h http.Header, name string, limits limiter.Limits, d limiter.Decision)
 	}
 	h.Add("RateLimit-Policy", string(policy))
 
+	left, known := d.Left()
+	if !known {
+		return
+	}
 	scarcest := min(d.Scarcest, len(limits)-1) // the limits may have changed since
 	rest := appendItem(make([]byte, 0, 48), policyName(name, limits, scarcest))
-	rest = appendParameter(rest, "r", d.Remaining)
+	rest = appendParameter(rest, "r", left)
 	if t := moreIn(limits[scarcest], d); t > 0 {
 		rest = appendParameter(rest, "t", t)
 	}
@@ -76,8 +80,6 @@ func times(d time.Duration, n, of int64, wholes bool) time.Duration {
 // moreIn is in how many seconds more comes at the latest; 0 if that can't be said. Of a refusal it is what Retry-After says.
 func moreIn(l limiter.Limit, d limiter.Decision) int64 {
 	switch {
-	case d.Verdict == limiter.Never:
-		return 0
 	case d.Verdict != limiter.Go:
 		return retryAfter(d)
 	case d.Remaining >= l.Burst || l.Paused() || l.Kind == limiter.Window || l.Kind == limiter.Sliding:

@@ -64,7 +64,8 @@ func TestFieldsTellPolicyAndRest(t *testing.T) {
 		{"10/s", left(3, 4), `"default";q=10;w=1`, `"default";r=3;t=1`},
 		{"1/365d burst 100", refused, `"default";q=100;w=3153600000`, `"default";r=0;t=2`},
 		{"0", limiter.Decision{Verdict: limiter.Park}, `"default";q=0`, `"default";r=0;t=60`},
-		{"1/s", limiter.Decision{Verdict: limiter.Never}, `"default";q=1;w=1`, `"default";r=0`},
+		{"1/s", limiter.Decision{Verdict: limiter.Never}, `"default";q=1;w=1`, ``},
+		{"1/s", limiter.Decision{Verdict: limiter.Park, Reason: limiter.Damaged}, `"default";q=1;w=1`, ``},
 		{"unlimited", limiter.Decision{Remaining: 1 << 62}, ``, ``},
 	} {
 		limits, err := limiter.ParseLimits(tt.limits)
@@ -82,6 +83,19 @@ func TestFieldsTellPolicyAndRest(t *testing.T) {
 	}
 }
 
+// All 20 are there for the next request: who reads r=0 waits for nothing.
+func TestRequestThatCostsTooMuchIsToldThePolicyAndNoRest(t *testing.T) {
+	t.Parallel()
+	l := local(t, "10/s burst 20")
+	w, _ := ask(request(), l, Cost(func(*http.Request) int64 { return 21 }))
+	if got := w.Header().Values("RateLimit"); len(got) > 0 || w.Header().Get("RateLimit-Policy") != `"default";q=20;w=2` || w.Code != 429 {
+		t.Errorf("%d, %v, want the policy alone", w.Code, w.Header())
+	}
+	if w, _ := ask(request(), l); w.Header().Get("RateLimit") != `"default";r=19;t=1` {
+		t.Errorf("the next one is told %q", w.Header().Get("RateLimit"))
+	}
+}
+
 func FuzzFieldsAreStructured(f *testing.F) {
 	f.Add("default", "10/s burst 20, 100/d sliding", int64(7), int64(1), uint8(0))
 	f.Add(`a "b" \c`+"\r\nx: y\x00ü", "31535999999999/365d burst 1", int64(1)<<62, int64(limiter.Forever), uint8(2))
@@ -96,6 +110,12 @@ func FuzzFieldsAreStructured(f *testing.F) {
 		policies, err := parseList(h.Get("RateLimit-Policy"))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if d.Verdict == limiter.Never {
+			if rest := h.Values("RateLimit"); len(rest) > 0 || len(policies) != len(limits) {
+				t.Errorf("%v, %q of what is never allowed", policies, rest)
+			}
+			return
 		}
 		rest, err := parseList(h.Get("RateLimit"))
 		if err != nil {

@@ -13,7 +13,7 @@
 //	Retry-After: 1                           of a 429: who waits so long is served, if no other request of the key is
 //
 // With several limits, each is a policy, named after its kind and period, and RateLimit tells of the one with the fewest
-// left.
+// left. RateLimit is missing where what is left isn't known: for a request that costs more than its limit ever allows.
 //
 // A request without a key counts for the address of its peer, so that leaving the key off is no way around the limit. See
 // [First] for other ways, and [PassKeyless].

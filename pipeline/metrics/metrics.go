@@ -132,9 +132,9 @@ func (o *Observer) Received(redelivered bool) {
 func (o *Observer) Decided(ev *pipeline.Event, dec limiter.Decision) {
 	waits := dec.Verdict == limiter.Park || dec.Verdict == limiter.Overflow
 	o.hot.received(ev.Key, ev.Tier, waits, time.Now())
-	known := dec.Verdict == limiter.Go || dec.Reason == limiter.Throttled || dec.Reason == limiter.KeyCap
-	if known && dec.Remaining != math.MaxInt64 { // else nothing is counted
-		o.remaining.WithLabelValues(o.tierOf(ev)).Observe(float64(dec.Remaining))
+	left, known := dec.Left()
+	if known && dec.Reason != limiter.Paused && left != math.MaxInt64 { // else nothing is counted
+		o.remaining.WithLabelValues(o.tierOf(ev)).Observe(float64(left))
 	}
 }
 
