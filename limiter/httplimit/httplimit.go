@@ -19,8 +19,8 @@
 // [First] for other ways, and [PassKeyless].
 //
 // When the limiter errs or takes longer than [Timeout] (100 ms), requests pass, uncounted: a limit protects a service, and
-// should not be what stops it. See [FailClosed] for the other way, and [OnError] to notice. A request whose client is gone by
-// then isn't handled: else hanging up at once would be a way around the limit.
+// should not be what stops it. That is logged, and [OnResult] counts it; see [FailClosed] for the other way. A request whose
+// client is gone by then isn't handled: else hanging up at once would be a way around the limit.
 package httplimit
 
 import (
@@ -58,6 +58,7 @@ type middleware struct {
 	failClosed  bool
 	passKeyless bool
 	onError     func(*http.Request, error)
+	onResult    func(*http.Request, Result)
 }
 
 // Option changes what [New] does by default.
@@ -79,7 +80,8 @@ func FailClosed() Option { return func(m *middleware) { m.failClosed = true } }
 // PassKeyless lets requests without a key pass, uncounted.
 func PassKeyless() Option { return func(m *middleware) { m.passKeyless = true } }
 
-// OnError is called with each error of the limiter, to count or log it.
+// OnError is called with each error of the limiter, to log it in another way than by slog's default logger, once in ten
+// seconds. See [OnResult] to count them.
 func OnError(f func(*http.Request, error)) Option { return func(m *middleware) { m.onError = f } }
 
 // New returns a middleware that takes the tokens of each request from l, by its key. The handler is called as if it stood
@@ -87,8 +89,9 @@ func OnError(f func(*http.Request, error)) Option { return func(m *middleware) {
 func New(l Limiter, key KeyFunc, options ...Option) func(http.Handler) http.Handler {
 	m := &middleware{
 		limiter: l, key: key, peer: ClientIP(), name: "default", timeout: defaultTimeout,
-		cost:    func(*http.Request) int64 { return 1 },
-		onError: func(*http.Request, error) {},
+		cost:     func(*http.Request) int64 { return 1 },
+		onError:  new(errorLog).note,
+		onResult: func(*http.Request, Result) {},
 	}
 	for _, option := range options {
 		option(m)
@@ -104,10 +107,32 @@ func New(l Limiter, key KeyFunc, options ...Option) func(http.Handler) http.Hand
 
 // admit says whether the request may be handled. If not, it has answered it.
 func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
+	result := m.decide(w.Header(), r)
+	m.onResult(r, result.Result)
+	switch result.Result {
+	case Refused:
+		refuse(w, result.decision)
+		return false
+	case Unavailable:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the rate limiter is away", http.StatusServiceUnavailable)
+		return false
+	}
+	return true
+}
+
+// decided is a result, with the limiter's decision if there is one.
+type decided struct {
+	Result
+	decision limiter.Decision
+}
+
+// decide says what becomes of a request, and tells it in the header of its answer.
+func (m *middleware) decide(h http.Header, r *http.Request) decided {
 	key := m.key(r)
 	if key == "" {
 		if m.passKeyless {
-			return true
+			return decided{Result: Keyless}
 		}
 		key = m.peer(r)
 	}
@@ -120,21 +145,18 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 	if err != nil {
 		m.onError(r, err)
 		if !m.failClosed && r.Context().Err() == nil {
-			return true
+			return decided{Result: Uncounted}
 		}
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the rate limiter is away", http.StatusServiceUnavailable)
-		return false
+		return decided{Result: Unavailable}
 	}
-	tell(w.Header(), m.name, m.limiter.Limits(key), d)
+	tell(h, m.name, m.limiter.Limits(key), d)
 	if d.Verdict == limiter.Go {
-		return true
+		return decided{Allowed, d}
 	}
-	m.refuse(w, d)
-	return false
+	return decided{Refused, d}
 }
 
-func (m *middleware) refuse(w http.ResponseWriter, d limiter.Decision) {
+func refuse(w http.ResponseWriter, d limiter.Decision) {
 	if d.Verdict == limiter.Never { // no wait helps
 		http.Error(w, "the request costs more than its limit ever allows", http.StatusTooManyRequests)
 		return
