@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
 
 	"sluice/limiter"
 	"sluice/limiter/redisstore"
@@ -81,7 +82,9 @@ func workerMetrics(t *testing.T) *prometheus.Registry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redisstore.New(nil, redisstore.Options{Name: "sluice", Limits: limiter.Fixed(limit), Registry: reg}); err != nil {
+	rdb := redis.NewClient(&redis.Options{})
+	defer func() { _ = rdb.Close() }()
+	if _, err := redisstore.New(rdb, redisstore.Options{Name: "sluice", Limits: limiter.Fixed(limit), Registry: reg}); err != nil {
 		t.Fatal(err)
 	}
 	metrics.RegisterKeyTokens(reg, []string{"alice"}, func([]string) map[string]int64 { return map[string]int64{"alice": 1} })

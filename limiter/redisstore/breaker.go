@@ -85,7 +85,7 @@ func onlyRead(v []any, shards int) bool {
 // knock connects to Redis and goes away again. It may be done often: a failed call would keep the breaker open for a while,
 // and after some connections that failed the client itself tries one in a second only.
 func (s *Store) knock(ctx context.Context) error {
-	client, ok := s.rdb.(*redis.Client)
+	client, ok := s.rdb.UniversalClient.(*redis.Client)
 	if !ok {
 		return nil
 	}

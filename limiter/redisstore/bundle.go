@@ -37,7 +37,7 @@ const bundlesOf = 2
 
 func (s *Store) bundleShards() {
 	n := bundlesOf
-	if _, spread := s.rdb.(*redis.ClusterClient); spread {
+	if s.rdb.cluster != nil {
 		n = limiter.Shards
 	}
 	for range n {

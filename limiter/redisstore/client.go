@@ -3,6 +3,8 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,40 +18,52 @@ type Address struct {
 	Cluster  *redis.ClusterOptions
 }
 
+// NewClient returns a client with the options that limits are best kept by, whatever the address says of them: it dials and
+// waits for no longer than a second, heeds the deadlines of calls, and asks the servers that hold the keys, never replicas. It
+// connects when it is first used; the caller closes it. An address with another number of kinds than one is an error.
+func NewClient(addr Address) (redis.UniversalClient, error) {
+	kinds := 0
+	for _, is := range []bool{addr.Single != nil, addr.Sentinel != nil, addr.Cluster != nil} {
+		kinds += bit(is)
+	}
+	if kinds != 1 {
+		return nil, fmt.Errorf("an address has one of Single, Sentinel and Cluster, not %d", kinds)
+	}
+	return addr.client(), nil
+}
+
 // client returns a client with the options that the store relies on.
 func (a Address) client() redis.UniversalClient {
 	switch {
 	case a.Sentinel != nil:
-		o := a.Sentinel
+		o := *a.Sentinel
 		tune(options{
 			&o.MaxRetries, &o.DialerRetries, &o.PoolSize, &o.Protocol, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
 		})
 		// A replica knows only what was so some time ago, and refuses to write.
 		o.ReplicaOnly, o.RouteByLatency, o.RouteRandomly, o.UseDisconnectedReplicas = false, false, false, false
-		return redis.NewFailoverClient(o)
+		return redis.NewFailoverClient(&o)
 	case a.Cluster != nil:
-		o := a.Cluster
+		o := *a.Cluster
 		tune(options{
 			&o.MaxRetries, &o.DialerRetries, &o.PoolSize, &o.Protocol, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
 		})
 		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false
-		o.MaxRedirects = 3              // to where a slot has moved; see once
+		o.MaxRedirects = 3              // to where a slot has moved
 		o.DisableRoutingPolicies = true // every call names its keys, so COMMAND needs to be neither asked nor permitted
 		o.ClusterStateReloadInterval = 10 * time.Second
 		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		c := redis.NewClusterClient(o)
-		c.AddHook(once{c})
-		return c
+		return redis.NewClusterClient(&o)
 	default:
-		o := a.Single
+		o := *a.Single
 		tune(options{
 			&o.MaxRetries, &o.DialerRetries, &o.PoolSize, &o.Protocol, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
 		})
 		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		return redis.NewClient(o)
+		return redis.NewClient(&o)
 	}
 }
 
@@ -60,8 +74,7 @@ type options struct {
 	contextTimeoutEnabled, disableIdentity                               *bool
 }
 
-// tune sets what correctness needs. By default go-redis runs a script up to four times when a reply is lost, and ignores
-// the deadline of a call.
+// tune sets what keeps calls short. By default go-redis ignores the deadline of a call.
 func tune(o options) {
 	*o.maxRetries = -1
 	*o.dialerRetries = 1
@@ -76,28 +89,62 @@ func tune(o options) {
 	*o.protocol = 2
 }
 
-// once is a hook of a Cluster's client. By itself that counts attempts and redirections as one and so repeats a call whose
-// reply is lost, however its nodes' clients are told not to. Only MOVED, ASK and READONLY are followed up: nothing was run.
-type once struct{ client *redis.ClusterClient }
+// once is a client of a known kind that sends each script once, whatever its options say. By itself go-redis repeats a call
+// whose reply is lost, up to four times by default, and each time it takes its tokens once more; a Cluster's client counts attempts
+// and redirections as one and so does that even if its nodes' clients are told not to. Only MOVED, ASK and READONLY are followed
+// up: nothing was run.
+type once struct {
+	redis.UniversalClient
+	cluster *redis.ClusterClient // nil: of another kind
+}
+
+// onceOf refuses clients of unknown kinds.
+func onceOf(rdb redis.UniversalClient) (once, error) {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		if c != nil {
+			return once{c, nil}, nil
+		}
+	case *redis.ClusterClient:
+		if c != nil {
+			return once{c, c}, nil
+		}
+	case *redis.Ring:
+		return once{}, errors.New("a *redis.Ring can't keep limits: it spreads the keys of one call over servers that know nothing of " +
+			"each other, and moves keys without their tokens; give a client of one of the servers, or of a Cluster, as NewClient makes")
+	case nil:
+	default:
+		return once{}, fmt.Errorf("a client of type %T can't keep limits, as nobody knows which calls it repeats; give a *redis.Client or "+
+			"*redis.ClusterClient, as NewClient makes, and add to that what is around it as a hook", rdb)
+	}
+	return once{}, errors.New("there is no client to keep limits by; give a *redis.Client or *redis.ClusterClient, as NewClient makes")
+}
+
+// EvalSha and Eval are what [redis.Script.Run] calls.
+
+func (o once) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return o.send(ctx, "evalsha", sha, keys, args)
+}
+
+func (o once) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	return o.send(ctx, "eval", script, keys, args)
+}
+
+func (o once) send(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
+	all := append(make([]any, 0, 3+len(keys)+len(args)), name, script, len(keys))
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := redis.NewCmd(ctx, append(all, args...)...)
+	err := o.Process(ctx, unrepeated{cmd})
+	// The Cluster's slots may have found new places when a node fails; the dead can't say MOVED.
+	if o.cluster != nil && away(err) {
+		o.cluster.ReloadState(ctx)
+	}
+	return cmd
+}
 
 // unrepeated is a command that is sent once.
 type unrepeated struct{ redis.Cmder }
 
 func (unrepeated) NoRetry() bool { return true }
-
-func (once) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// ProcessHook also has the client look for the slots' new places as soon as a node fails; the dead can't say MOVED.
-func (o once) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, unrepeated{cmd})
-		if away(err) {
-			o.client.ReloadState(ctx)
-		}
-		return err
-	}
-}

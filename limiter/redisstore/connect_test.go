@@ -38,6 +38,7 @@ type lossyConn struct {
 	net.Conn
 	lossy *lossy
 	asked atomic.Bool
+	lost  atomic.Pointer[error] // from then on
 }
 
 func (c *lossyConn) Write(p []byte) (int, error) {
@@ -46,66 +47,149 @@ func (c *lossyConn) Write(p []byte) (int, error) {
 }
 
 func (c *lossyConn) Read(p []byte) (int, error) {
+	if lost := c.lost.Load(); lost != nil {
+		return 0, *lost
+	}
 	n, err := c.Conn.Read(p)
 	if n > 0 && c.asked.Load() {
 		if lost := c.lossy.armed.Swap(nil); lost != nil {
+			c.lost.Store(lost)
 			return 0, *lost
 		}
 	}
 	return n, err
 }
 
+// Whoever made the client: by the options that go-redis has by itself each lost reply would run the script up to four times.
 func TestLostReplyRunsTheScriptOnce(t *testing.T) {
 	t.Parallel()
 	single, sentinel, cluster := testenv.Redis(t), testenv.RedisSentinel(t), testenv.RedisCluster(t)
 	var l lossy
-	addresses := map[string]Address{
-		"single": singleAt(single.URL())(t), "sentinel": sentinelAt(sentinel.URL())(t), "cluster": clusterAt(cluster.URL())(t),
-	}
-	addresses["single"].Single.Dialer = l.dial
-	addresses["sentinel"].Sentinel.Dialer = l.dial
-	addresses["cluster"].Cluster.Dialer = l.dial
-	counted := redis.NewScript("return redis.call('INCR', KEYS[1])")
-	for name, address := range addresses {
-		rdb := address.client()
-		defer func() { _ = rdb.Close() }()
-		if err := counted.Run(t.Context(), rdb, []string{"{k}"}).Err(); err != nil { // is loaded now
-			t.Fatalf("%s: %v", name, err)
+	at := func(address Address) Address {
+		switch {
+		case address.Single != nil:
+			address.Single.Dialer = l.dial
+		case address.Sentinel != nil:
+			address.Sentinel.Dialer = l.dial
+		default:
+			address.Cluster.Dialer = l.dial
 		}
-		want := int64(1)
-		for _, lost := range []error{io.EOF, os.ErrDeadlineExceeded, &net.OpError{Op: "read", Err: errors.New("connection reset by peer")}} {
-			l.armed.Store(&lost)
-			err := counted.Run(t.Context(), rdb, []string{"{k}"}).Err()
-			if l.armed.Load() != nil || err == nil || !away(err) {
-				t.Errorf("%s: a reply lost by %q is told as %v", name, lost, err)
-			}
-			want++
-			if got, err := rdb.Get(t.Context(), "{k}").Int64(); err != nil || got != want {
-				t.Errorf("%s: after a reply lost by %q it has run %d times in all, %v, want %d", name, lost, got, err, want)
-			}
+		return address
+	}
+	insists := clusterAt(cluster.URL() + "&max_retries=5")(t)
+	for name, rdb := range map[string]redis.UniversalClient{
+		"single":               at(singleAt(single.URL())(t)).client(),
+		"sentinel":             at(sentinelAt(sentinel.URL())(t)).client(),
+		"cluster":              at(clusterAt(cluster.URL())(t)).client(),
+		"a user's own":         redis.NewClient(at(singleAt(single.URL())(t)).Single),
+		"a user's by Sentinel": redis.NewFailoverClient(at(sentinelAt(sentinel.URL())(t)).Sentinel),
+		"a user's of Clusters": redis.NewClusterClient(at(clusterAt(cluster.URL())(t)).Cluster),
+		"one that insists":     redis.NewClusterClient(at(insists).Cluster),
+	} {
+		defer func() { _ = rdb.Close() }()
+		lostReplyRunsTheScriptOnce(t, name, rdb, &l)
+	}
+}
+
+func lostReplyRunsTheScriptOnce(t *testing.T, name string, rdb redis.UniversalClient, l *lossy) {
+	t.Helper()
+	client, err := onceOf(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := redis.NewScript("return redis.call('INCR', KEYS[1])")
+	key := []string{"{k}" + name}
+	if err := counted.Run(t.Context(), client, key).Err(); err != nil { // is loaded now
+		t.Fatalf("%s: %v", name, err)
+	}
+	want := int64(1)
+	for _, lost := range []error{io.EOF, os.ErrDeadlineExceeded, &net.OpError{Op: "read", Err: errors.New("connection reset by peer")}} {
+		l.armed.Store(&lost)
+		err := counted.Run(t.Context(), client, key).Err()
+		if l.armed.Load() != nil || err == nil || !away(err) {
+			t.Errorf("%s: a reply lost by %q is told as %v", name, lost, err)
+		}
+		want++
+		if got, err := rdb.Get(t.Context(), key[0]).Int64(); err != nil || got != want {
+			t.Errorf("%s: after a reply lost by %q it has run %d times in all, %v, want %d", name, lost, got, err, want)
 		}
 	}
 }
 
-func TestURLCannotLoosenWhatCorrectnessNeeds(t *testing.T) {
+// wrapped is a client of a kind that nobody knows.
+type wrapped struct{ redis.UniversalClient }
+
+func TestClientsOfUnknownKindsAreRefusedWithTheRemedy(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer func() { _ = ring.Close() }()
+	single := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { _ = single.Close() }()
+	for name, rdb := range map[string]redis.UniversalClient{
+		"*redis.Ring": ring, "redisstore.wrapped": wrapped{single}, "no client": (*redis.Client)(nil), "there is no client": nil,
+	} {
+		limits := limiter.Limits{{Events: 1, Period: time.Second, Burst: 1}}
+		l, err := NewLimiter(rdb, limits, LimiterOptions{})
+		if err == nil || l != nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "NewClient") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := New(rdb, Options{Limits: limiter.Fixed(limits)}); err == nil {
+			t.Errorf("%s: a store takes it", name)
+		}
+		if _, err := Examine(t.Context(), rdb, "x"); err == nil {
+			t.Errorf("%s: it is examined", name)
+		}
+	}
+}
+
+func TestAddressOfOneKindMakesATunedClientAndStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	server, cluster := testenv.Redis(t), testenv.RedisCluster(t)
+	limits := limiter.Limits{{Events: 1, Period: time.Hour, Burst: 1}}
+	for _, address := range []Address{singleAt(server.URL())(t), clusterAt(cluster.URL())(t)} {
+		rdb, err := NewClient(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = rdb.Close() }()
+		l, err := NewLimiter(rdb, limits, LimiterOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := taken(t, l, "k"); n != 1 {
+			t.Errorf("%d went, want 1", n)
+		}
+		if o := address.Single; o != nil && (o.MaxRetries != 0 || o.PoolSize != 0) {
+			t.Errorf("the caller's options were changed: %+v", o)
+		}
+		if o := address.Cluster; o != nil && (o.DisableRoutingPolicies || o.PoolSize != 0) {
+			t.Errorf("the caller's options were changed: %+v", o)
+		}
+	}
+	for _, wrong := range []Address{{}, {Single: &redis.Options{}, Cluster: &redis.ClusterOptions{}}} {
+		if rdb, err := NewClient(wrong); err == nil || rdb != nil {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
+}
+
+func TestURLCannotLoosenWhatKeepsCallsShort(t *testing.T) {
 	t.Parallel()
 	const loose = "max_retries=5&dial_timeout=1h&read_timeout=1h&protocol=3&pool_size=3&pool_timeout=1h"
 	single := singleAt("redis://127.0.0.1:1?" + loose)(t)
 	sentinel := sentinelAt("redis://127.0.0.1:1?master_name=m&replica_only=true&route_by_latency=true&route_randomly=true&" + loose)(t)
 	cluster := clusterAt("redis://127.0.0.1:1?max_redirects=-1&read_only=true&route_by_latency=true&route_randomly=true&" + loose)(t)
-	for _, address := range []Address{single, sentinel, cluster} {
-		if err := address.client().Close(); err != nil {
-			t.Error(err)
+	for name, address := range map[string]Address{"single": single, "sentinel": sentinel} {
+		rdb := address.client().(*redis.Client)
+		defer func() { _ = rdb.Close() }()
+		if o := rdb.Options(); o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 {
+			t.Errorf("%s: %+v", name, o)
 		}
 	}
-	if o := single.Single; o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 {
-		t.Errorf("single: %+v", o)
-	}
-	if o := sentinel.Sentinel; o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 || o.ReplicaOnly {
-		t.Errorf("sentinel: %+v", o)
-	}
-	if o := cluster.Cluster; o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 || o.ReadOnly ||
-		o.MaxRedirects < 1 {
+	rdb := cluster.client().(*redis.ClusterClient)
+	defer func() { _ = rdb.Close() }()
+	if o := rdb.Options(); o.MaxRetries > 0 || !o.ContextTimeoutEnabled || o.ReadTimeout != callTimeout || o.Protocol != 2 || o.PoolSize != 3 ||
+		o.ReadOnly || o.RouteByLatency || o.RouteRandomly || o.MaxRedirects < 1 {
 		t.Errorf("cluster: %+v", o)
 	}
 }

@@ -54,6 +54,10 @@ func Reach(ctx context.Context, addr Address, where string) (redis.UniversalClie
 // expire within seconds.
 func Examine(ctx context.Context, rdb redis.UniversalClient, name string) (Facts, error) {
 	var facts Facts
+	client, err := onceOf(rdb)
+	if err != nil {
+		return facts, err
+	}
 	facts.Servers = examineServers(ctx, rdb)
 
 	prefix := ""
@@ -61,7 +65,7 @@ func Examine(ctx context.Context, rdb redis.UniversalClient, name string) (Facts
 		prefix = name + ":"
 	}
 	tag := "{" + limiter.Tag(0) + "}:probe-" + rand.Text()
-	denied, err := probeScript.Run(ctx, rdb, []string{prefix + "ratelimit:" + tag, prefix + "lane:" + tag}).Slice()
+	denied, err := probeScript.Run(ctx, client, []string{prefix + "ratelimit:" + tag, prefix + "lane:" + tag}).Slice()
 	if redis.IsPermissionError(err) {
 		facts.Denied = []string{strings.TrimSpace(err.Error())}
 		return facts, nil

@@ -12,7 +12,7 @@ import (
 
 // A limiter whose tokens all processes on one Redis share; it needs one at that address.
 func ExampleNewLimiter() {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", MaxRetries: -1, ContextTimeoutEnabled: true})
+	rdb, _ := redisstore.NewClient(redisstore.Address{Single: &redis.Options{Addr: "127.0.0.1:6379"}})
 	limits, _ := limiter.ParseLimits("10/s burst 20")
 	shared, _ := redisstore.NewLimiter(rdb, limits, redisstore.LimiterOptions{})
 

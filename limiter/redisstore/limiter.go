@@ -35,8 +35,8 @@ type LimiterOptions struct {
 type Limiter struct{ store *Store }
 
 // NewLimiter returns a limiter for keys that share the limits, each with tokens of its own. Redis is first called when
-// the first tokens are asked for. The client is best made with MaxRetries: -1, as each repetition of a call whose answer
-// was lost takes tokens once more, and ContextTimeoutEnabled: true.
+// the first tokens are asked for. The client is best made by [NewClient]; any *redis.Client or *redis.ClusterClient will do, for a
+// call whose reply is lost is never repeated. Another client, as a *redis.Ring, is an error that says what to give instead.
 func NewLimiter(rdb redis.UniversalClient, limits limiter.Limits, opt LimiterOptions) (*Limiter, error) {
 	log := opt.Log
 	if log == nil {

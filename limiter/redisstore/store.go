@@ -121,7 +121,7 @@ type Options struct {
 
 // Store is the shared state. All methods may be called at the same time.
 type Store struct {
-	rdb     redis.UniversalClient
+	rdb     once
 	opt     Options
 	rules   rules
 	prefix  string
@@ -174,14 +174,18 @@ type shard struct {
 	suspect atomic.Bool // writes were lost: the index is to be verified from the start
 }
 
-// New returns a store over rdb. [Store.Start] has to open it first. Limits of all keys without others that can't be kept are an
-// error.
+// New returns a store over rdb, a *redis.Client or *redis.ClusterClient. [Store.Start] has to open it first. Another client,
+// and limits of all keys without others that can't be kept, are an error.
 func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
+	client, err := onceOf(rdb)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := newRule(opt.Limits.Resolve("", ""), opt.MaxWait); err != nil {
 		return nil, err
 	}
 	s := &Store{
-		rdb: rdb, opt: opt,
+		rdb: client, opt: opt,
 		rules:     rules{resolver: opt.Limits, maxWait: opt.MaxWait, log: opt.Log},
 		lost:      make(chan struct{}, 1),
 		workLease: workLease,
