@@ -23,7 +23,7 @@ var ErrName = errors.New("the name belongs to a pipeline")
 type LimiterOptions struct {
 	Name     string                // its keys in Redis start with it, so that limiters of different names don't meet; "": limiter
 	Log      *slog.Logger          // of damaged or lost state; nil: none
-	Registry prometheus.Registerer // for the metrics of the calls; nil: none. Of two limiters one has to wrap it
+	Registry prometheus.Registerer // for the metrics of the calls; nil: none. Two limiters of one registry need prometheus.WrapRegistererWithPrefix
 }
 
 // Limiter is what [limiter.Local] is, with its tokens in Redis: all processes that use the same Redis and name share them. It has

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -22,7 +23,51 @@ type metrics struct {
 
 var errorKinds = []string{"timeout", "connection", "unavailable", "memory", "refused", "damaged", "lost_writes"}
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+// newMetrics registers all metrics or, with an error, none. reg may be nil. state is the breaker's, ahead what Redis' clock is
+// ahead of this machine's.
+func newMetrics(reg prometheus.Registerer, state func() gobreaker.State, ahead func() time.Duration) (*metrics, error) {
+	if reg == nil {
+		return makeMetrics(nil, state, ahead), nil
+	}
+	all := &allOrNone{Registerer: reg}
+	m := makeMetrics(all, state, ahead)
+	if err := all.end(); err != nil {
+		return nil, fmt.Errorf("registering the limiter's metrics: %w (if reg has those of another limiter, "+
+			"give this one prometheus.WrapRegistererWithPrefix)", err)
+	}
+	return m, nil
+}
+
+// allOrNone lets promauto, which panics by itself, register for a constructor that returns errors.
+type allOrNone struct {
+	prometheus.Registerer
+	done []prometheus.Collector
+	err  error
+}
+
+func (a *allOrNone) MustRegister(collectors ...prometheus.Collector) {
+	for _, c := range collectors {
+		if err := a.Register(c); err != nil {
+			if a.err == nil {
+				a.err = err
+			}
+			continue
+		}
+		a.done = append(a.done, c)
+	}
+}
+
+// end answers the first error, and takes back what was registered beside it.
+func (a *allOrNone) end() error {
+	if a.err != nil {
+		for _, c := range a.done {
+			a.Unregister(c)
+		}
+	}
+	return a.err
+}
+
+func makeMetrics(reg prometheus.Registerer, state func() gobreaker.State, ahead func() time.Duration) *metrics {
 	auto := promauto.With(reg)
 	m := &metrics{
 		duration: auto.NewHistogram(prometheus.HistogramOpts{
@@ -52,6 +97,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "sluice_fallback_decisions_total",
 		Help: "Decisions made without Redis, by policy.",
 	}, []string{"policy"})
+	auto.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_redis_clock_ahead_seconds",
+		Help: "What Redis' clock is ahead of this worker's; below 0: behind.",
+	}, func() float64 { return ahead().Seconds() })
+	auto.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_limiter_breaker_state",
+		Help: "State of the breaker before Redis: 0 closed (calls are made), 1 half open (one is tried), 2 open (none is).",
+	}, func() float64 { return float64(state()) })
 	for _, p := range []Policy{Local, Open} {
 		m.fallback.WithLabelValues(string(p))
 	}
@@ -59,18 +112,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.errors.WithLabelValues(k)
 	}
 	return m
-}
-
-// watch shows the breaker's state, and what Redis' clock is ahead of this machine's.
-func (m *metrics) watch(reg prometheus.Registerer, b *gobreaker.CircuitBreaker[[]any], ahead func() time.Duration) {
-	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sluice_redis_clock_ahead_seconds",
-		Help: "What Redis' clock is ahead of this worker's; below 0: behind.",
-	}, func() float64 { return ahead().Seconds() })
-	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sluice_limiter_breaker_state",
-		Help: "State of the breaker before Redis: 0 closed (calls are made), 1 half open (one is tried), 2 open (none is).",
-	}, func() float64 { return float64(b.State()) })
 }
 
 func (m *metrics) observe(d time.Duration, err error) {

@@ -175,7 +175,7 @@ type shard struct {
 }
 
 // New returns a store over rdb, a *redis.Client or *redis.ClusterClient. [Store.Start] has to open it first. Another client,
-// and limits of all keys without others that can't be kept, are an error.
+// limits of all keys without others that can't be kept, and a registry that has such metrics already are an error.
 func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 	client, err := onceOf(rdb)
 	if err != nil {
@@ -190,10 +190,11 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 		lost:      make(chan struct{}, 1),
 		workLease: workLease,
 		turned:    make(chan struct{}, 1),
-		metrics:   newMetrics(opt.Registry),
 	}
 	s.breaker = newBreaker(s.turned)
-	s.metrics.watch(opt.Registry, s.breaker, s.ahead)
+	if s.metrics, err = newMetrics(opt.Registry, s.breaker.State, s.ahead); err != nil {
+		return nil, err
+	}
 	if opt.Name != "sluice" {
 		s.prefix = opt.Name + ":"
 	}
