@@ -77,11 +77,12 @@ func ask[Q, R any](ctx context.Context, b *batcher[Q, answered[R]], q Q) (R, err
 	return a.r, a.err
 }
 
-// epochs is the shards of one call with the ids that their epochs had when it was made.
+// epochs is the shards of one call with what was known of their epochs when it was made.
 type epochs struct {
 	shards []*shard
 	ids    []string
-	lanes  []int64        // in which lane stream the bodies of their entries are
+	lanes  []int64 // in which lane stream the bodies of their entries are
+	calls  []int64
 	places map[*shard]int // from 1
 }
 
@@ -92,13 +93,11 @@ func (e *epochs) add(sh *shard) bool {
 	if e.places[sh] > 0 {
 		return true
 	}
-	sh.mu.Lock()
-	id, lanes := sh.epoch, sh.lanes
-	sh.mu.Unlock()
+	id, lanes, calls := sh.inEpoch()
 	if id == "" {
 		return false
 	}
-	e.shards, e.ids, e.lanes = append(e.shards, sh), append(e.ids, id), append(e.lanes, lanes)
+	e.shards, e.ids, e.lanes, e.calls = append(e.shards, sh), append(e.ids, id), append(e.lanes, lanes), append(e.calls, calls)
 	e.places[sh] = len(e.shards)
 	return true
 }
@@ -158,7 +157,7 @@ func (b *bundle) callEpochs(sc *redis.Script, of *epochs, keys []string, args []
 		return r, ErrEpoch
 	}
 	for i, sh := range of.shards {
-		sh.seen(integer(values[2+i]))
+		sh.seen(of.ids[i], of.calls[i], integer(values[2+i]))
 	}
 	r.ran = b.ran(&b.clock, sent, received, integer(values[1]))
 	r.values = values[2+len(of.shards):]

@@ -167,7 +167,7 @@ type shard struct {
 	clock clock
 	epoch string    // id; "": not known
 	lanes int64     // creation time of the lane stream that the epoch's entries have their bodies in
-	calls int64     // highest count of calls seen; a lower one tells of a failover that lost writes
+	calls int64     // highest count of calls seen; see seen
 	look  time.Time // when the next key of the shard is due, as far as this worker knows
 
 	known   bool        // of a [Limiter]: it has known an epoch, so that another tells of a loss; see begin
@@ -252,9 +252,8 @@ type reply struct {
 
 // run calls a script in the shard's epoch. The values exclude the first three (status, now, calls).
 func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error) {
-	sh.mu.Lock()
-	id, r := sh.epoch, reply{lanes: sh.lanes}
-	sh.mu.Unlock()
+	id, lanes, calls := sh.inEpoch()
+	r := reply{lanes: lanes}
 	if id == "" {
 		return reply{}, ErrEpoch
 	}
@@ -270,7 +269,7 @@ func (sh *shard) run(sc *redis.Script, keys []string, args []any) (reply, error)
 		sh.lose(id)
 		return r, ErrEpoch
 	}
-	sh.seen(integer(values[2]))
+	sh.seen(id, calls, integer(values[2]))
 	r.ran = sh.ran(&sh.clock, sent, received, integer(values[1]))
 	r.values = values[3:]
 	return r, nil
@@ -289,21 +288,34 @@ func (sh *shard) lose(id string) {
 	}
 }
 
-// seen compares the shard's count of calls with the highest one seen. Two calls may overtake one another by a few.
-func (sh *shard) seen(n int64) {
+// inEpoch is the id of the shard's epoch, "" if it isn't known, the creation time of the lane stream that its entries have their bodies
+// in, and the highest count of calls that was seen in it.
+func (sh *shard) inEpoch() (id string, lanes, calls int64) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.epoch, sh.lanes, sh.calls
+}
+
+// seen looks at the count of a call that was made in an epoch, when so many calls were known. It ran after those, so that its count
+// is above theirs, however it overtook others; else their writes are lost. Of a loss between this worker's calls that others' calls
+// have made up for by then, those tell who saw them first. 0: nothing was written.
+func (sh *shard) seen(id string, before, n int64) {
 	if n == 0 {
 		return
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if n+64 < sh.calls {
+	switch {
+	case sh.epoch != id:
+	case n > before:
+		sh.calls = max(sh.calls, n)
+	case before <= sh.calls: // else that is known already
 		sh.opt.Log.Error("Redis has lost writes; up to one burst per key may have passed beyond the limit",
-			"shard", sh.tag, "calls", n, "seen", sh.calls)
+			"shard", sh.tag, "calls", n, "seen", before)
 		sh.metrics.errors.WithLabelValues("lost_writes").Inc()
 		sh.calls = n
 		sh.suspect.Store(true)
 	}
-	sh.calls = max(sh.calls, n)
 }
 
 // due notes that a key of the shard is to be looked at in d.
