@@ -36,7 +36,7 @@ func BenchmarkDecisions(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/batch=%d/%s", spread, size, way.name), func(b *testing.B) {
 					rdb := testenv.Redis(b).Client()
 					s := shared(b, rdb, "100/s burst 200").store
-					if err := s.begin(); err != nil {
+					if _, err := s.Reserve(b.Context(), "begins", "", 1, 0); err != nil {
 						b.Fatal(err)
 					}
 					decide := way.start(b, s)

@@ -50,15 +50,15 @@ func newBreaker(turned chan<- struct{}) *gobreaker.CircuitBreaker[[]any] {
 	})
 }
 
-// call runs a script, unless Redis is known to be away. shards is of how many the answer counts the
+// call runs a script with keys of the shard, unless Redis is known to be away. shards is of how many the answer counts the
 // calls that wrote; 0: of none, so that it says nothing of writing.
-func (s *Store) call(ctx context.Context, sc *redis.Script, shards int, keys []string, args []any) ([]any, error) {
-	reachable := s.reachable() // else this call is a trial, whose answer counts
-	v, err := s.breaker.Execute(func() ([]any, error) {
+func (sh *shard) call(ctx context.Context, sc *redis.Script, shards int, keys []string, args []any) ([]any, error) {
+	reachable := sh.breaker.State() == gobreaker.StateClosed // else this call is a trial, whose answer counts
+	v, err := sh.breaker.Execute(func() ([]any, error) {
 		sent := time.Now()
-		v, err := sc.Run(ctx, s.rdb, keys, args...).Slice()
-		s.metrics.observe(time.Since(sent), err)
-		s.away.Store(away(err))
+		v, err := sc.Run(ctx, sh.rdb, keys, args...).Slice()
+		sh.metrics.observe(time.Since(sent), err)
+		sh.away.Store(away(err))
 		if err == nil && reachable && onlyRead(v, shards) {
 			err = errOnlyRead
 		}
@@ -97,6 +97,15 @@ func (s *Store) knock(ctx context.Context) error {
 		return fmt.Errorf("redis: %w", err)
 	}
 	return conn.Close()
+}
+
+// worst is the state of the breaker that lets the least pass.
+func (s *Store) worst() gobreaker.State {
+	worst := gobreaker.StateClosed
+	for _, sh := range s.shards {
+		worst = max(worst, sh.breaker.State())
+	}
+	return worst
 }
 
 // reachable says whether calls are made: Redis isn't known to be away.

@@ -144,7 +144,7 @@ func (b *bundle) callEpochs(sc *redis.Script, of *epochs, keys []string, args []
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	sent := time.Now()
-	values, err := b.call(ctx, sc, len(of.shards), keys, args)
+	values, err := of.shards[0].call(ctx, sc, len(of.shards), keys, args)
 	received := time.Now()
 	if err != nil {
 		return r, err

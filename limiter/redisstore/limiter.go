@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,7 +26,7 @@ type LimiterOptions struct {
 }
 
 // Limiter is what [limiter.Local] is, with its tokens in Redis: all processes that use the same Redis and name share them. It has
-// no lanes, starts nothing and needs no end. All methods may be called at the same time; calls that come while one is in
+// no lanes, starts nothing that lasts and needs no end. All methods may be called at the same time; calls that come while one is in
 // flight go to Redis together. A call is one round trip; the first refusal of a key in a second is two.
 //
 // A Redis that has lost its data brings no fresh burst, as long as one of the processes that knew them is alive: a key then
@@ -47,6 +46,11 @@ func NewLimiter(rdb redis.UniversalClient, limits limiter.Limits, opt LimiterOpt
 		return nil, err
 	}
 	s.alone = true
+	if s.rdb.cluster != nil { // the keys that other nodes hold are served while one is away
+		for _, sh := range s.shards {
+			sh.breaker = newBreaker(s.turned)
+		}
+	}
 	return &Limiter{s}, nil
 }
 
@@ -71,58 +75,3 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int64, horizon t
 
 // Limits are those of every key. They must not be changed.
 func (l *Limiter) Limits(key string) limiter.Limits { return l.store.rule(key, "").ruling.Limits }
-
-// begin learns the epoch of all shards, and lets one begin where there is none. What one shard has lost, all have: the
-// sooner that is seen by a process that knew them, the smaller is the chance that one that has just started begins them, as
-// if for the first time, with a whole burst for each key.
-func (s *Store) begin() error {
-	if s.begun() {
-		return nil
-	}
-	s.begins.Lock()
-	defer s.begins.Unlock()
-	if s.begun() { // by another, meanwhile
-		return nil
-	}
-	for _, sh := range s.shards {
-		if err := sh.beginOne(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Store) begun() bool {
-	for _, sh := range s.shards {
-		if !sh.hasEpoch() {
-			return false
-		}
-	}
-	return true
-}
-
-func (sh *shard) hasEpoch() bool {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	return sh.epoch != ""
-}
-
-func (sh *shard) beginOne() error {
-	v, err := sh.epochCall(context.Background(), nil, "begin", rand.Text(), bit(!sh.known))
-	switch {
-	case err != nil:
-		return err
-	case integer(v[0]) == 0:
-		return fmt.Errorf("%w: %q", ErrName, sh.opt.Name)
-	case integer(v[0]) == 2:
-		return fmt.Errorf("%w: it has %v, this version of sluice reads 1", ErrFormat, v[1])
-	}
-	id, _ := v[1].(string)
-	sh.mu.Lock()
-	if sh.epoch != id {
-		sh.epoch, sh.calls = id, 0
-	}
-	sh.mu.Unlock()
-	sh.known = true
-	return nil
-}

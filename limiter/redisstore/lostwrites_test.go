@@ -58,7 +58,10 @@ func TestCallsThatOvertakeOneAnotherAreNoLoss(t *testing.T) {
 				_, err := r.Lease(t.Context(), pipeline.LeaseRequest{Key: key(i), Max: 1, Horizon: time.Second})
 				return err
 			},
-			func() error { _, err := r.Forget(t.Context(), key(i), pipeline.Entry{BodyID: pipeline.BodyID{Seq: 9}}); return err },
+			func() error {
+				_, err := r.Forget(t.Context(), key(i), pipeline.Entry{BodyID: pipeline.BodyID{Seq: 9}})
+				return err
+			},
 		} {
 			all.Go(func() {
 				for range 100 {

@@ -96,41 +96,42 @@ func (b *bundle) runReserve(batch []awaited) ([]reserved, error) {
 
 // inEpochs lets call carry out the groups whose shards' epochs are known.
 func (b *bundle) inEpochs(groups []group, batch []awaited, out []reserved, call func(*epochs, []group, []reserved) error) error {
-	if !b.alone {
-		return b.callKnown(groups, batch, out, call)
+	if b.alone { // nobody else begins them
+		b.begin(groups)
 	}
-	err := b.begin() // nobody else begins them
-	if err == nil {
-		err = b.callKnown(groups, batch, out, call)
+	of, able := inTheir(groups, batch, out)
+	if len(able) == 0 {
+		return nil
 	}
-	if errors.Is(err, ErrEpoch) {
-		if err = b.begin(); err == nil {
-			err = b.callKnown(groups, batch, out, call)
-		}
+	err := call(of, able, out)
+	if !b.alone || !errors.Is(err, ErrEpoch) {
+		return err
 	}
-	return err
+	b.begin(able)
+	if of, able = inTheir(able, batch, out); len(able) == 0 {
+		return nil
+	}
+	return call(of, able, out)
 }
 
-// callKnown makes one call for the members of the groups who still wait; those of shards whose epochs aren't known are told.
-func (b *bundle) callKnown(groups []group, batch []awaited, out []reserved, call func(*epochs, []group, []reserved) error) error {
-	able := make([]group, 0, len(groups))
-	shards := newEpochs()
+// inTheir answers the groups whose shards' epochs are known, with those members who still wait, and these epochs; the members of the
+// others are told why.
+func inTheir(groups []group, batch []awaited, out []reserved) (of *epochs, able []group) {
+	of = newEpochs()
 	for _, g := range groups {
 		if g.members = stillWaiting(g.members, batch, out); len(g.members) == 0 {
 			continue
 		}
-		if shards.add(g.shard) {
+		if of.add(g.shard) {
 			able = append(able, g)
 			continue
 		}
+		err := g.shard.whyUnknown()
 		for _, member := range g.members {
-			out[member].err = ErrEpoch
+			out[member].err = err
 		}
 	}
-	if len(able) == 0 {
-		return nil
-	}
-	return call(shards, able, out)
+	return of, able
 }
 
 // stillWaiting answers the members whose callers wait: a batch may be several calls, and any of them may have taken long.

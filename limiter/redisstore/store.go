@@ -128,13 +128,12 @@ type Store struct {
 	shards  [limiter.Shards]*shard
 	bundles []*bundle
 	alone   bool          // a [Limiter]: no lanes, and nobody opens the state
-	begins  sync.Mutex    // held while a [Limiter] begins its epochs
 	lost    chan struct{} // a shard's epoch is not known
 	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
 	metrics *metrics
-	away    atomic.Bool // the last call got no answer
-	breaker *gobreaker.CircuitBreaker[[]any]
-	turned  chan struct{} // the breaker's state changed; holds one
+	away    atomic.Bool                      // the last call got no answer
+	breaker *gobreaker.CircuitBreaker[[]any] // of all shards, but those of a [Limiter] in a Cluster
+	turned  chan struct{}                    // the breaker's state changed; holds one
 	tries   atomic.Int64
 	opening sync.Mutex // one Open at a time
 
@@ -160,8 +159,9 @@ type shard struct {
 	epochKey string
 	dueKey   string
 
-	bundle *bundle
-	forget *batcher[dropped, bool]
+	bundle  *bundle
+	forget  *batcher[dropped, bool]
+	breaker *gobreaker.CircuitBreaker[[]any]
 
 	mu    sync.Mutex
 	clock clock
@@ -170,8 +170,8 @@ type shard struct {
 	calls int64     // highest count of calls seen; see seen
 	look  time.Time // when the next key of the shard is due, as far as this worker knows
 
-	known   bool        // of a [Limiter]: it has known an epoch, so that another tells of a loss; see begin
-	suspect atomic.Bool // writes were lost: the index is to be verified from the start
+	beginning beginning   // of a [Limiter]
+	suspect   atomic.Bool // writes were lost: the index is to be verified from the start
 }
 
 // New returns a store over rdb, a *redis.Client or *redis.ClusterClient. [Store.Start] has to open it first. Another client,
@@ -192,7 +192,7 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 		turned:    make(chan struct{}, 1),
 	}
 	s.breaker = newBreaker(s.turned)
-	if s.metrics, err = newMetrics(opt.Registry, s.breaker.State, s.ahead); err != nil {
+	if s.metrics, err = newMetrics(opt.Registry, s.worst, s.ahead); err != nil {
 		return nil, err
 	}
 	if opt.Name != "sluice" {
@@ -207,7 +207,7 @@ func New(rdb redis.UniversalClient, opt Options) (*Store, error) {
 
 func (s *Store) newShard(i int) *shard {
 	tag := "{" + limiter.Tag(i) + "}"
-	sh := &shard{Store: s, number: i, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag}
+	sh := &shard{Store: s, number: i, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag, breaker: s.breaker}
 	sh.forget = &batcher[dropped, bool]{most: maxKeys, run: sh.runForget}
 	return sh
 }

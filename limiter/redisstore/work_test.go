@@ -103,7 +103,8 @@ func TestWorkOnOneShardIsLostAloneAndThatOnTheOthersIsFinished(t *testing.T) {
 					h := r.rdb.HGetAll(t.Context(), sh.epochKey).Val()
 					done := h["verified"] == fmt.Sprint(last)
 					if what == "rebuild" {
-						done = h["id"] != "" && sh.hasEpoch()
+						id, _, _ := sh.inEpoch()
+						done = h["id"] != "" && id == h["id"]
 					}
 					if done != (sh != lost) {
 						t.Errorf("shard %d is done: %t, lost: %t; %v", i, done, sh == lost, h)
