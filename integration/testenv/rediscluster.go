@@ -18,12 +18,13 @@ const clusterSlots = 16384
 type ClusterServers struct {
 	t     testing.TB
 	nodes []*RedisServer
+	moved map[int]int // slots, and the nodes that have them since
 }
 
 // RedisCluster starts a Redis Cluster that ends with the test. What extraArgs say holds for every node.
 func RedisCluster(t testing.TB, extraArgs ...string) *ClusterServers {
 	t.Helper()
-	c := &ClusterServers{t: t}
+	c := &ClusterServers{t: t, moved: map[int]int{}}
 	var buses []int
 	for range 3 {
 		bus := freePort(t) // by default it lies 10,000 above the other one, where outgoing connections are
@@ -112,18 +113,28 @@ func (c *ClusterServers) Replace(dead, by int) {
 	}
 }
 
+// Owner is the node that has a slot.
+func (c *ClusterServers) Owner(slot int) int {
+	if node, moved := c.moved[slot]; moved {
+		return node
+	}
+	for i := range c.nodes {
+		if slot < (i+1)*clusterSlots/len(c.nodes) {
+			return i
+		}
+	}
+	return -1
+}
+
 // Move moves a slot with all its keys to the node to, while clients work on: between start and end of it they are told
-// ASK or TRYAGAIN, afterwards MOVED. during runs halfway, when half of the keys have moved. A slot can move once.
+// ASK or TRYAGAIN, afterwards MOVED. during runs halfway, when half of the keys have moved. One slot can move at a time.
 func (c *ClusterServers) Move(slot, to int, during func()) {
 	c.t.Helper()
 	ctx := c.t.Context()
 	ids := make([]string, len(c.nodes))
-	from := -1
+	from := c.Owner(slot)
 	for i, node := range c.nodes {
 		ids[i] = node.client.Do(ctx, "cluster", "myid").Val().(string)
-		if slot >= i*clusterSlots/len(c.nodes) && slot < (i+1)*clusterSlots/len(c.nodes) {
-			from = i
-		}
 	}
 	source, target := c.nodes[from].client, c.nodes[to].client
 	c.must(target.Do(ctx, "cluster", "setslot", slot, "importing", ids[from]))
@@ -141,4 +152,5 @@ func (c *ClusterServers) Move(slot, to int, during func()) {
 	for _, node := range []*redis.Client{target, source} {
 		c.must(node.Do(ctx, "cluster", "setslot", slot, "node", ids[to]))
 	}
+	c.moved[slot] = to
 }

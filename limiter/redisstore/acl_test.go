@@ -109,7 +109,7 @@ func TestLeastRightsSuffice(t *testing.T) {
 // Whoever adds a command to a script has to permit it, too, and the other way round.
 func TestLeastRightsAreWhatTheScriptsUse(t *testing.T) {
 	t.Parallel()
-	want := []string{"cluster|slots", "eval", "evalsha", "info", "ping"} // by the client
+	want := []string{"asking", "cluster|slots", "eval", "evalsha", "info", "ping"} // by the client
 	files, err := filepath.Glob("*.lua")
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestNoneOfTheLeastRightsIsSuperfluous(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, command := range permitted(t) {
-		if command == "cluster|slots" {
+		if command == "cluster|slots" || command == "asking" { // see the tests of Clusters
 			continue
 		}
 		if err := admin.Do(t.Context(), "acl", "setuser", "sluice", "-"+command).Err(); err != nil {
@@ -242,5 +242,23 @@ func TestLeastRightsSufficeInACluster(t *testing.T) {
 	defer func() { _ = rdb.Close() }()
 	if err := ping(t.Context(), rdb); !redis.IsPermissionError(err) {
 		t.Errorf("without cluster|slots: %v, want that it isn't permitted", err)
+	}
+}
+
+// A check finds out about the one right that is needed only while slots move, before they do.
+func TestCheckOfAClusterTriesAsking(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.RedisCluster(t, include(t)...)
+	rdb := asSluice(clusterAt(cluster.URL())(t)).client()
+	defer func() { _ = rdb.Close() }()
+	facts, err := Examine(t.Context(), rdb, "sluice")
+	if err != nil || len(facts.Denied) > 0 {
+		t.Fatalf("with the least rights: %v, %v", facts.Denied, err)
+	}
+	if err := cluster.Nodes()[2].Client().Do(t.Context(), "acl", "setuser", "sluice", "-asking").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if facts, err = Examine(t.Context(), rdb, "sluice"); err != nil || !slices.Equal(facts.Denied, []string{"ASKING"}) {
+		t.Errorf("without asking on one node: %v, %v", facts.Denied, err)
 	}
 }

@@ -14,10 +14,9 @@ func keysByNode(t *testing.T, cluster *testenv.ClusterServers, node int) (its, o
 	t.Helper()
 	rdb := clusterAt(cluster.URL())(t).client()
 	defer func() { _ = rdb.Close() }()
-	from, to := node*16384/3, (node+1)*16384/3
 	for shard := range limiter.Shards {
 		slot := int(rdb.ClusterKeySlot(t.Context(), "{"+limiter.Tag(shard)+"}").Val())
-		if slot >= from && slot < to {
+		if cluster.Owner(slot) == node {
 			its = append(its, keyOf(shard))
 		} else {
 			others = append(others, keyOf(shard))

@@ -17,6 +17,8 @@ const (
 	breakAfter = 3                      // failures in a row after which Redis is taken for away
 	trialEvery = 400 * time.Millisecond // then one call in so long is tried
 	trialLook  = 50 * time.Millisecond  // how late a trial may be made
+
+	movePatience = 200 * time.Millisecond // with a Cluster's slot that moves
 )
 
 // errAway says that Redis is known to be away, so that the call wasn't made.
@@ -40,7 +42,7 @@ func newBreaker(turned chan<- struct{}) *gobreaker.CircuitBreaker[[]any] {
 		Timeout:      trialEvery,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakAfter },
 		IsSuccessful: func(err error) bool { return !failing(err) },
-		IsExcluded:   func(err error) bool { return errors.Is(err, errOnlyRead) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, errOnlyRead) || moving(err) },
 		OnStateChange: func(string, gobreaker.State, gobreaker.State) {
 			select {
 			case turned <- struct{}{}:
@@ -56,7 +58,7 @@ func (sh *shard) call(ctx context.Context, sc *redis.Script, shards int, keys []
 	reachable := sh.breaker.State() == gobreaker.StateClosed // else this call is a trial, whose answer counts
 	v, err := sh.breaker.Execute(func() ([]any, error) {
 		sent := time.Now()
-		v, err := sc.Run(ctx, sh.rdb, keys, args...).Slice()
+		v, err := sh.runPatiently(ctx, sc, keys, args)
 		sh.metrics.observe(time.Since(sent), err)
 		sh.away.Store(away(err))
 		if err == nil && reachable && onlyRead(v, shards) {
@@ -69,10 +71,29 @@ func (sh *shard) call(ctx context.Context, sc *redis.Script, shards int, keys []
 		return v, nil
 	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
 		return nil, errAway
+	case moving(err):
+		return nil, fmt.Errorf("redis: the slot of the key is moving to another node: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("redis: %w", err)
 	}
 	return v, nil
+}
+
+// runPatiently runs a script again while the slot of its keys moves, for as long as most moves take. Whoever asks again after
+// that has given way to others meanwhile.
+func (s *Store) runPatiently(ctx context.Context, sc *redis.Script, keys []string, args []any) ([]any, error) {
+	ends := time.Now().Add(movePatience)
+	for wait := time.Millisecond; ; wait = min(2*wait, movePatience/8) {
+		v, err := sc.Run(ctx, s.rdb, keys, args...).Slice()
+		if !moving(err) || time.Now().Add(wait).After(ends) {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(wait):
+		}
+	}
 }
 
 // onlyRead says whether an answer comes from a call that wrote nothing, and so counted none: of another epoch, or for all

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -76,6 +77,9 @@ func Examine(ctx context.Context, rdb redis.UniversalClient, name string) (Facts
 	for _, name := range denied[1:] {
 		facts.Denied = append(facts.Denied, fmt.Sprint(name))
 	}
+	if client.cluster != nil && deniedAsking(ctx, client.cluster) {
+		facts.Denied = append(facts.Denied, "ASKING")
+	}
 
 	sent := time.Now()
 	now, err := rdb.Time(ctx).Result()
@@ -85,6 +89,24 @@ func Examine(ctx context.Context, rdb redis.UniversalClient, name string) (Facts
 	facts.Within = time.Since(sent) / 2
 	facts.Ahead = now.Sub(sent.Add(facts.Within))
 	return facts, nil
+}
+
+// deniedAsking says whether a node of a Cluster refuses what its client has to say while a slot moves. It is said for the next
+// command of its connection, here one without keys.
+func deniedAsking(ctx context.Context, cluster *redis.ClusterClient) bool {
+	var denied atomic.Bool
+	_ = eachMaster(ctx, cluster, func(ctx context.Context, node *redis.Client) error {
+		said, _ := node.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.Do(ctx, "asking")
+			p.Ping(ctx)
+			return nil
+		})
+		if redis.IsPermissionError(said[0].Err()) {
+			denied.Store(true)
+		}
+		return nil
+	})
+	return denied.Load()
 }
 
 func examineServers(ctx context.Context, rdb redis.UniversalClient) (all []ServerFacts) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -141,18 +142,24 @@ func errorKind(err error) string {
 
 // unavailable says that a server refused, for as long as it starts, follows another or changes places in its Cluster.
 func unavailable(err error) bool {
-	if redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) || redis.IsClusterDownError(err) ||
-		redis.IsTryAgainError(err) || redis.IsNoReplicasError(err) || redis.IsMaxClientsError(err) {
-		return true
+	return redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) || redis.IsClusterDownError(err) ||
+		redis.IsNoReplicasError(err) || redis.IsMaxClientsError(err) || redis.HasErrorPrefix(err, "BUSY ") || moving(err)
+}
+
+// moving says that the slot of a call's keys is on its way to another node of the Cluster, which takes no calls of several keys
+// meanwhile. Nothing was run, but for a script that emptied a key and then asked for it: repeating the call does the rest.
+func moving(err error) bool {
+	if err == nil {
+		return false
 	}
 	_, moved := redis.IsMovedError(err)
 	_, ask := redis.IsAskError(err)
-	return moved || ask || redis.HasErrorPrefix(err, "BUSY ")
+	return moved || ask || redis.IsTryAgainError(err) || strings.Contains(err.Error(), "attempted to access a non local key")
 }
 
-// away says whether err means that Redis can't be worked with now, rather than that it dislikes one call.
+// away says whether err means that Redis can't be worked with now, rather than that it dislikes one call or moves a slot.
 func away(err error) bool {
-	if err == nil || errors.Is(err, redis.Nil) {
+	if err == nil || errors.Is(err, redis.Nil) || moving(err) {
 		return false
 	}
 	switch errorKind(err) {

@@ -128,8 +128,13 @@ func slotMoves(t *testing.T, p place, cluster *testenv.ClusterServers, rdb redis
 		to = 2
 	}
 	cluster.Move(slot, to, func() {
-		if _, err := s.Reserve(t.Context(), key, "", 1, 0); err == nil || errorKind(err) != "unavailable" {
-			t.Errorf("a reservation amid the move: %v, want that it can't be now", err)
+		for range breakAfter + 1 {
+			if _, err := s.Reserve(t.Context(), key, "", 1, 0); !moving(err) || errorKind(err) != "unavailable" {
+				t.Errorf("a reservation amid the move: %v, want that it can't be now", err)
+			}
+		}
+		if !s.Healthy() || !s.reachable() {
+			t.Error("Redis is taken for away as a slot moves")
 		}
 		if d, err := s.Reserve(t.Context(), keyOf(4), "", 1, 0); err != nil || d.Verdict != limiter.Go {
 			t.Errorf("a reservation of another slot: %+v, %v", d, err)
