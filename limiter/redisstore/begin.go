@@ -54,11 +54,11 @@ func (s *Store) begun() bool {
 
 // beginning is one shard's way to its epoch.
 type beginning struct {
-	ends  chan struct{} // of the try under way, or of the last
+	ends  chan struct{} // closed when the try under way ends; nil: none is
 	known bool          // an epoch was known before, so that another tells of a loss
-	tries int           // that failed since it was
+	tries int           // that failed since one was
 	last  time.Time     // when the last one began
-	err   error         // why it failed
+	err   error         // why it failed; nil: it didn't
 }
 
 // atOnce has ended.

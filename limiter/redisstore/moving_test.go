@@ -9,9 +9,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
 
 	"sluice/integration/testenv"
 	"sluice/limiter"
@@ -80,6 +82,37 @@ func (m *motion) insist(call func() error) {
 		m.failed.Add(1)
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// A trial that meets a moving slot says nothing of the others: it neither ends the outage nor keeps the next trial from being made.
+func TestMovingSlotNeitherOpensNorClosesTheBreaker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(make(chan struct{}, 1))
+		answer := func(err error) error {
+			_, err = b.Execute(func() ([]any, error) { return nil, err })
+			return err
+		}
+		moves := errors.New("ERR Script attempted to access a non local key in a cluster node")
+		for range 2 * breakAfter {
+			_ = answer(moves)
+		}
+		if b.State() != gobreaker.StateClosed {
+			t.Fatalf("after moves: %v", b.State())
+		}
+		for range breakAfter {
+			_ = answer(context.DeadlineExceeded)
+		}
+		time.Sleep(trialEvery + time.Millisecond)
+		for range 3 {
+			if err := answer(moves); !moving(err) || b.State() != gobreaker.StateHalfOpen {
+				t.Errorf("a trial that meets one: %v, then %v", err, b.State())
+			}
+		}
+		if err := answer(nil); err != nil || b.State() != gobreaker.StateClosed {
+			t.Errorf("a trial that succeeds: %v, then %v", err, b.State())
+		}
+	})
 }
 
 // While slots move, calls for them may have to be repeated, but none fails for good or for another reason, Redis isn't taken for
