@@ -489,7 +489,7 @@ func (w *Worker) park(hard context.Context, d Delivery, r ParkRequest) {
 
 func entryOf(ev *Event, body BodyID) Entry {
 	return Entry{
-		BodyID: body, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
+		BodyID: body, Order: ev.Order(), Attempt: ev.Attempt, Cost: ev.Cost, First: ev.First, Expires: ev.Expires,
 		Collapse: ev.Collapse,
 	}
 }

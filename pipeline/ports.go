@@ -27,6 +27,16 @@ type Event struct {
 	Attempt  int       // pushes started so far
 	First    time.Time // when the first push started; zero before
 	Body     Body      // of an event that was read from where it is stored
+	Place    uint64    // where in the source it stands among others of its key; 0: where its own sequence says
+}
+
+// Order is the event's place in the source, by which the events of a lane leave. One that comes from elsewhere, a dead letter that was put
+// back into its lane, has the place that it would have got when it was put there.
+func (ev *Event) Order() uint64 {
+	if ev.Place > 0 {
+		return ev.Place
+	}
+	return ev.Source.Seq
 }
 
 // Header holds an event's headers. Lookup ignores case; stored names keep the producer's spelling.

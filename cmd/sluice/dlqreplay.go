@@ -214,7 +214,13 @@ func (r *replay) one(ctx context.Context, read readLetter) error {
 
 // park puts the event of a letter into its lane: the source doesn't take what it grew to.
 func (r *replay) park(ctx context.Context, name string, l stream.DeadLetter) {
-	ev := r.letters.ReplayInLane(l)
+	source, err := r.letterBox.js.Stream(ctx, r.cfg.Stream)
+	if err != nil {
+		r.failed.Add(1)
+		r.out.report(fmt.Errorf("%s: looking for stream %s, whose last event it goes behind: %w", name, r.cfg.Stream, err))
+		return
+	}
+	ev := r.letters.ReplayInLane(l, source.CachedInfo().State.LastSeq)
 	ev.Time = r.now() // as the source would date it
 	if _, err := r.lanes.Append(ctx, ev); err != nil {
 		r.failed.Add(1)

@@ -142,11 +142,19 @@ func TestReplayOfEventsAtMaxPayload(t *testing.T) {
 	if stdout, _ := r.dlq(0, "show", "4", "--body"); stdout != exact {
 		t.Errorf("show gives %d bytes", len(stdout))
 	}
+	const before = 20 // events that alice has in the source, some of them perhaps in her lane by now
+	source := r.source()
+	for range before {
+		if _, err := r.js.Publish(t.Context(), "events.alice", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		r.next(source)
+	}
 	stdout, _ := r.dlq(0, "replay", "--key", "alice", "--json")
 	if got := decodeInto[replayCounts](t, stdout); got != (replayCounts{Selected: 2, Replayed: 2}) {
 		t.Errorf("counts %s", stdout)
 	}
-	if ev := r.next(r.source()); string(ev.Data) != fits || ev.ID != "id-1" {
+	if ev := r.next(source); string(ev.Data) != fits || ev.ID != "id-1" {
 		t.Errorf("the source gives %s with %d bytes", ev.ID, len(ev.Data))
 	}
 	found := 0
@@ -154,6 +162,9 @@ func TestReplayOfEventsAtMaxPayload(t *testing.T) {
 		ev, err := lanes.Read(t.Context(), "alice", pipeline.BodyID{Created: lanes.Created(), Seq: seq})
 		if err != nil || string(ev.Data) != exact || ev.ID != "EVENTS:2" || ev.Attempt != 0 {
 			t.Errorf("in the lane is %+v, %v", ev, err)
+		}
+		if ev.Order() <= before {
+			t.Errorf("its place is %d, before some of %d events that are older", ev.Order(), before)
 		}
 		found++
 		return nil

@@ -98,7 +98,7 @@ type body struct {
 func (s *Store) newInspector(ctx context.Context) (*inspector, error) {
 	in := &inspector{Store: s, lanes: map[string][]body{}}
 	err := s.opt.Bodies.Each(ctx, func(ev *pipeline.Event, seq uint64) error {
-		b := body{seq, ev.Source.Seq, ev.Key}
+		b := body{seq, ev.Order(), ev.Key}
 		in.bodies = append(in.bodies, b)
 		in.lanes[ev.Key] = append(in.lanes[ev.Key], b)
 		return nil

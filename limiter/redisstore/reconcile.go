@@ -328,7 +328,7 @@ func storedEntry(ev *pipeline.Event, seq uint64) pipeline.Entry {
 		collapse = ""
 	}
 	return pipeline.Entry{
-		BodyID: pipeline.BodyID{Seq: seq}, Order: ev.Source.Seq, Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires,
+		BodyID: pipeline.BodyID{Seq: seq}, Order: ev.Order(), Attempt: ev.Attempt, Cost: cost, First: ev.First, Expires: expires,
 		Collapse: collapse,
 	}
 }

@@ -25,6 +25,7 @@ const (
 	headerTime    = "Sluice-Time"    // when the source stored it, RFC 3339
 	headerAttempt = "Sluice-Attempt" // pushes started; missing for none
 	headerFirst   = "Sluice-First"   // when the first push started, RFC 3339
+	headerPlace   = "Sluice-Place"   // among the events of its key, if its source doesn't tell
 	headerReason  = "Sluice-Reason"  // dead letters
 	headerError   = "Sluice-Error"   // dead letters
 	headerPart    = "Sluice-Part"    // of an event in two messages: partBody, or the sequence of that
@@ -38,7 +39,7 @@ const (
 
 var ownHeaders = []string{
 	headerID, headerSource, headerKey, headerSubject, headerTime, headerAttempt, headerFirst, headerReason, headerError, headerPart,
-	headerRest,
+	headerRest, headerPlace,
 }
 
 // mustRename says whether a producer's header can't be stored under its own name: because JetStream would act on it
@@ -160,6 +161,9 @@ func storedHeader(ev *pipeline.Event) nats.Header {
 	if !ev.First.IsZero() {
 		h.Set(headerFirst, ev.First.UTC().Format(time.RFC3339Nano))
 	}
+	if ev.Place > 0 {
+		h.Set(headerPlace, strconv.FormatUint(ev.Place, 10))
+	}
 	return h
 }
 
@@ -170,7 +174,7 @@ func parseEvent(subject string, h nats.Header) (*pipeline.Event, error) {
 	if token == "" {
 		token = lastToken(subject)
 	}
-	var errs [5]error
+	var errs [6]error
 	if token != noKey {
 		ev.Key, errs[0] = limiter.DecodeKey(token)
 	}
@@ -181,6 +185,9 @@ func parseEvent(subject string, h nats.Header) (*pipeline.Event, error) {
 	}
 	if s := h.Get(headerFirst); s != "" {
 		ev.First, errs[4] = time.Parse(time.RFC3339Nano, s)
+	}
+	if s := h.Get(headerPlace); s != "" {
+		ev.Place, errs[5] = strconv.ParseUint(s, 10, 64)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("reading a stored event: %w", err)

@@ -39,9 +39,10 @@ func replayID(id pipeline.BodyID) string {
 
 // ReplayInLane is the event of a dead letter as it goes straight into its lane, because the message of Replay is too large
 // for the source. There a worker finds it. Its identity is that of the dead letter: under its old one it would be taken for
-// a copy of itself. Its Time is for the caller to set.
-func (d *DeadLetters) ReplayInLane(l DeadLetter) *pipeline.Event {
+// a copy of itself. last is the sequence of the source's last event: it goes behind all that wait. Its Time is for the caller to set.
+func (d *DeadLetters) ReplayInLane(l DeadLetter, last uint64) *pipeline.Event {
 	ev := *l.Event
+	ev.Place = last + 1
 	ev.Source = pipeline.SourceID{Stream: d.store.name, Created: l.Created, Seq: l.Seq}
 	ev.Attempt, ev.First, ev.Body = 0, time.Time{}, pipeline.Body{}
 	return &ev

@@ -140,13 +140,16 @@ func TestReplayInLaneIsAnotherEventOfTheSameID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := dlq.ReplayInLane(dead)
+	again := dlq.ReplayInLane(dead, 41)
 	seq := appendEvent(t, l, again)
 	got, err := readLane(t, l, "k", seq)
 	if err != nil || seq == parked || got.ID != ev.ID || got.Attempt != 0 || !got.First.IsZero() || !bytes.Equal(got.Data, ev.Data) {
 		t.Errorf("stored as %d, %v: %+v", seq, err, got)
 	}
-	if appendEvent(t, l, dlq.ReplayInLane(dead)) != seq {
+	if got.Order() != 42 {
+		t.Errorf("its place among others is %d, want that behind the source's last", got.Order())
+	}
+	if appendEvent(t, l, dlq.ReplayInLane(dead, 43)) != seq {
 		t.Error("it is stored twice")
 	}
 	if err := dlq.Bury(t.Context(), got, pipeline.Rejected, nil); err != nil || messages(t, js, "SLUICE_DLQ") != 4 {
