@@ -35,7 +35,8 @@
 //	    told to, not stored         the key is open for 2 s; then newer events needn't wait for it, which comes again
 //	        TestBookedSlotsAreHeldAndTheRestParked, TestWorkerMayDieAfterAnyStep
 //	    stored, not indexed         the source delivers it again, and storing it again within a minute gives the same body;
-//	                                after that, or if it was acked while Redis was away, the body is found and indexed
+//	                                after that, or if it was acked while Redis was away, the body is found and indexed. One that would
+//	                                wait too long by then ends by the overflow policy, and is delivered beside that when its body is found
 //	        TestWorkerMayDieAfterAnyStep, TestStoredEventsWithoutAPlaceGetOneAndTheOthersKeepTheirs
 //	    indexed, not acked          delivered again; indexing it again changes nothing, also while it is leased
 //	        TestLaneLeavesInSourceOrderHoweverItWasParked, TestLeasedEventIsIndexedNoSecondTime

@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -37,6 +39,23 @@ func (s *laneState) put(e Entry, after time.Duration, now time.Time) (dropped *E
 
 func (s *laneState) superseded(e Entry) bool {
 	return e.Collapse != "" && !e.Collapsed && s.newest[e.Collapse].Order > e.Order
+}
+
+// Holds says whether an event may be in its lane.
+func (m *memory) Holds(ctx context.Context, key string, order uint64) (bool, error) {
+	f, err := m.enter(ctx, "holds", key, 1)
+	defer m.mu.Unlock()
+	if f != noFault {
+		return false, err
+	}
+	s := m.of(key)
+	has := func(e Entry) bool { return e.Order == order }
+	for _, e := range s.retry {
+		if has(e.Entry) {
+			return true, nil
+		}
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Values(s.lane)), has) || slices.ContainsFunc(slices.Collect(maps.Values(s.busy)), has), nil
 }
 
 // Forget takes an event that was to be dropped out of the index.

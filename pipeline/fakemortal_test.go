@@ -143,6 +143,10 @@ func (m *mortal) Settle(ctx context.Context, r SettleRequest) (LaneInfo, error) 
 
 func (m *mortal) Now() time.Time { return m.Index.Now() }
 
+func (m *mortal) Holds(ctx context.Context, key string, order uint64) (bool, error) {
+	return carryOut(m, "holds", func() (bool, error) { return m.Index.Holds(ctx, key, order) })
+}
+
 func (m *mortal) Forget(ctx context.Context, key string, e Entry) (bool, error) {
 	return carryOut(m, "forget", func() (bool, error) { return m.Index.Forget(ctx, key, e) })
 }

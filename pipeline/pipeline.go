@@ -243,17 +243,34 @@ func (w *Worker) admit(ev *Event) (DeadReason, error) {
 // While the limiter can't answer, events stay in the source and take no slots. An error means that the worker stops, or
 // that others are to have the event.
 func (w *Worker) reserve(soft context.Context, d Delivery, ev *Event) (dec limiter.Decision, err error) {
+	ask, queued := w.ask, limiter.LaneAhead
 	if d.Redelivered() {
-		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Redeliver}, nil
+		ask, queued = w.askAgain, limiter.Redeliver
 	}
 	if w.keys.queued(ev.Key, ev.Cost, w.cfg.MaxWait, w.cfg.KeyMaxWaiting) {
-		return limiter.Decision{Verdict: limiter.Park, Reason: limiter.LaneAhead}, nil
+		return limiter.Decision{Verdict: limiter.Park, Reason: queued}, nil
 	}
 	err = w.insist(soft, "reserve", func(ctx context.Context) (err error) {
-		dec, err = w.ask(ctx, ev)
+		dec, err = ask(ctx, ev)
 		return err
 	})
 	return dec, err
+}
+
+// askAgain decides on an event that was delivered before. It goes to its lane, where it may be already: parking it once more changes
+// nothing then. If it isn't, the bounds on what waits hold for it as for a new one.
+func (w *Worker) askAgain(soft context.Context, ev *Event) (limiter.Decision, error) {
+	dec, err := w.askWait(soft, ev)
+	if err == nil && dec.Verdict == limiter.Overflow {
+		var waits bool
+		if waits, err = w.Index.Holds(soft, ev.Key, ev.Order()); !waits {
+			return dec, err
+		}
+	}
+	if errors.Is(err, ErrElsewhere) {
+		err = nil // as it came to this worker, it tries to park it
+	}
+	return limiter.Decision{Verdict: limiter.Park, Reason: limiter.Redeliver, Counted: dec.Counted}, err
 }
 
 // ask is reserve without patience. The push slot comes before the tokens, so that a token never waits for one.

@@ -194,8 +194,8 @@ func TestRedeliveredEventAlwaysGoesThroughItsLane(t *testing.T) {
 		r.publish("a", 1, func(d *delivery) { d.redelivered = true })
 		pass(claimPause)
 		r.wantTrace(t, "append, park, ack, push, delete, settle")
-		if n := r.index.made("reserve", "a", begin); n != 0 {
-			t.Errorf("%d reservations for a redelivered event, want 0", n)
+		if n := r.index.made("reserve", "a", begin); n != 1 {
+			t.Errorf("the limiter was asked %d times whether a redelivered event may wait, want once", n)
 		}
 		r.wantRest(t)
 		_ = stop()
@@ -231,6 +231,42 @@ func TestEventThatWouldWaitTooLongOverflows(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A rolling restart hands back what flooded a key: it may wait no more than other events may.
+func TestRedeliveredEventsKeepToTheBoundsUnlessTheyWaitAlready(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, r *rig) {
+		r.cfg.MaxWait, r.index.maxWait = 5*time.Second, 5*time.Second
+		r.index.limits["a"] = limit{time.Second, 1}
+		redelivered := func(d *delivery) { d.redelivered = true }
+		stop := r.start()
+		r.publish("a", 20, redelivered)
+		pass(100 * time.Millisecond)
+		if dead := len(r.dead); dead < 13 || dead > 15 {
+			t.Errorf("%d of 20 events were dead-lettered, want those that would wait longer than 5s", dead)
+		}
+		r.index.mu.Lock()
+		last := ordered(r.index.of("a").lane)[len(r.index.of("a").lane)-1]
+		r.index.mu.Unlock()
+		r.mu.Lock()
+		body := r.bodies[last.Seq]
+		r.mu.Unlock()
+		waits := &delivery{rig: r, ev: &body, redelivered: true} // its ack was lost
+		before := len(r.dead)
+		r.offer(waits)
+		pass(100 * time.Millisecond)
+		if len(r.dead) != before {
+			t.Error("an event that waits already was dead-lettered when it came again")
+		}
+		pass(10 * time.Second)
+		r.wantRest(t)
+		for src := range uint64(20) {
+			if n := r.sink.times(src + 1); n+min(1, len(r.dead[src+1])) != 1 {
+				t.Errorf("event %d was delivered %d times, dead letter %q", src+1, n, r.dead[src+1])
+			}
+		}
+		_ = stop()
+	})
 }
 
 func TestPushSlotIsTakenBeforeTheTokens(t *testing.T) {

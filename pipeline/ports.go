@@ -293,6 +293,9 @@ type Index interface {
 	// Now is the time on the clock that all workers share. What an event's age or its Sluice-Expires decides goes by it: a
 	// worker's own clock may be wrong.
 	Now() time.Time
+	// Holds says whether the event that stands there in the source ([Event.Order]) may be in the key's lane already, waiting or leased.
+	// No is sure.
+	Holds(ctx context.Context, key string, order uint64) (bool, error)
 	// Forget takes an event that Park said is to be dropped, and whose body is deleted, out of the lane. It answers false
 	// if the event isn't there any more, or is leased.
 	Forget(ctx context.Context, key string, e Entry) (was bool, err error)

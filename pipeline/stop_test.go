@@ -141,7 +141,7 @@ func TestStopWaitsForTheReplyToALease(t *testing.T) {
 		synctest.Wait()
 		r.index.took = 50 * time.Millisecond
 		r.park("a", 3)
-		pass(50*time.Millisecond + 50*time.Millisecond + 20*time.Millisecond) // parked, claimed, asked for a lease
+		pass(3*50*time.Millisecond + 20*time.Millisecond) // asked whether it may wait, parked, claimed, asked for a lease
 		_ = stop()
 		if left := r.index.left(); !slices.Equal(left, []string{"index of a: 3 wait, 0 leased"}) {
 			t.Errorf("in the index: %v, want all three and no lease", left)

@@ -260,6 +260,15 @@ func (f *Fallback) Settle(ctx context.Context, r pipeline.SettleRequest) (pipeli
 	return info, f.explained(err)
 }
 
+// Holds says whether an event may be in its lane.
+func (f *Fallback) Holds(ctx context.Context, key string, order uint64) (bool, error) {
+	if !f.present() {
+		return false, f.explained(errAway)
+	}
+	may, err := f.store.Holds(ctx, key, order)
+	return may, f.explained(err)
+}
+
 // Forget takes a collapsed event out of the index.
 func (f *Fallback) Forget(ctx context.Context, key string, e pipeline.Entry) (bool, error) {
 	if !f.present() {

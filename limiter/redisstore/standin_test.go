@@ -63,6 +63,10 @@ func (s *standIn) Settle(_ context.Context, r pipeline.SettleRequest) (pipeline.
 	return pipeline.LaneInfo{}, s.note("settle %s", r.Key)
 }
 
+func (s *standIn) Holds(_ context.Context, key string, _ uint64) (bool, error) {
+	return false, s.note("holds %s", key)
+}
+
 func (s *standIn) Forget(_ context.Context, key string, _ pipeline.Entry) (bool, error) {
 	return true, s.note("forget %s", key)
 }

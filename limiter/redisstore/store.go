@@ -60,6 +60,8 @@ var (
 	chargeLua string
 	//go:embed forget.lua
 	forgetLua string
+	//go:embed holds.lua
+	holdsLua string
 	//go:embed rearm.lua
 	rearmLua string
 	//go:embed measure.lua
@@ -92,6 +94,7 @@ var (
 	verifyScript  = laneScript(verifyLua)
 	chargeScript  = script(chargeLua)
 	forgetScript  = laneScript(forgetLua)
+	holdsScript   = laneScript(holdsLua)
 	rearmScript   = script(rearmLua)
 	measureScript = laneScript(measureLua)
 	mendScript    = laneScript(mendLua)
@@ -161,6 +164,7 @@ type shard struct {
 
 	bundle  *bundle
 	forget  *batcher[dropped, bool]
+	holds   *batcher[placed, bool]
 	breaker *gobreaker.CircuitBreaker[[]any]
 
 	mu    sync.Mutex
@@ -209,6 +213,7 @@ func (s *Store) newShard(i int) *shard {
 	tag := "{" + limiter.Tag(i) + "}"
 	sh := &shard{Store: s, number: i, tag: tag, epochKey: s.prefix + "epoch:" + tag, dueKey: s.prefix + "due:" + tag, breaker: s.breaker}
 	sh.forget = &batcher[dropped, bool]{most: maxKeys, run: sh.runForget}
+	sh.holds = &batcher[placed, bool]{most: maxKeys, run: sh.runHolds}
 	return sh
 }
 
