@@ -39,7 +39,7 @@ func (w *Webhook) judge(response *http.Response, body []byte, ev *pipeline.Event
 	}
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		if pause, ok := parseRetryAfter(response.Header.Get("Retry-After"), answeredAt(response)); ok {
+		if pause, ok := parseRetryAfter(response.Header["Retry-After"], answeredAt(response)); ok {
 			return pipeline.RetryAfter(f, pause)
 		}
 		return pipeline.Unavailable(f)

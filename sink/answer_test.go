@@ -69,7 +69,7 @@ func TestStatusSaysHowTheEventGoesOn(t *testing.T) {
 		{400, "", "4xx", refused}, {401, "", "4xx", refused}, {404, "120", "4xx", refused}, {409, "", "4xx", refused},
 		{410, "", "4xx", refused}, {413, "", "4xx", refused}, {422, "", "4xx", refused}, {499, "", "4xx", refused},
 		{408, "", "4xx", retried}, {425, "120", "4xx", retried},
-		{429, "", "429", away}, {429, "120", "429", paused}, {429, "-5", "429", away}, {429, "1e300", "429", away}, {429, "999999", "429", pausedDay},
+		{429, "", "429", away}, {429, "120", "429", paused}, {429, "-5", "429", away}, {429, "1e300", "429", away}, {429, "120.0", "429", paused}, {429, "119.5", "429", paused}, {503, "5,120", "5xx", paused}, {429, "999999", "429", pausedDay},
 		{500, "", "5xx", retried}, {500, "120", "5xx", retried}, {502, "", "5xx", retried}, {504, "", "5xx", retried}, {599, "", "5xx", retried},
 		{503, "", "5xx", away}, {503, "120", "5xx", paused}, {503, "abc", "5xx", away}, {503, "0", "5xx", away},
 		{600, "", "other", retried}, {999, "", "other", retried},
