@@ -11,7 +11,8 @@ import (
 // pushError marks an error of a sink with how the event goes on.
 type pushError struct {
 	err        error
-	permanent  bool
+	dead       DeadReason    // no further attempt can mend it; "": one can
+	unsent     bool          // nothing went to the receiver, nor did anything come from it
 	away       bool          // the receiver, not this event, is the trouble
 	silent     bool          // it didn't say so: the event may be the trouble all the same
 	retryAfter time.Duration // at least so long
@@ -21,7 +22,13 @@ func (e *pushError) Error() string { return e.err.Error() }
 func (e *pushError) Unwrap() error { return e.err }
 
 // Permanent marks an error that no further attempt can mend: the event is dead-lettered.
-func Permanent(err error) error { return &pushError{err: err, permanent: true} }
+func Permanent(err error) error { return &pushError{err: err, dead: Rejected} }
+
+// Undeliverable marks an error of an event that can't be sent at all: it is dead-lettered for reason, and nothing follows from
+// it for the receiver.
+func Undeliverable(reason DeadReason, err error) error {
+	return &pushError{err: err, dead: reason, unsent: true}
+}
 
 // Unavailable marks an error that concerns the receiver rather than the event, as its answer says (429, 503): the whole key waits
 // before the next attempt.
@@ -70,7 +77,7 @@ type DeadReason string
 // The reasons. Each names what the operator has to look at.
 const (
 	NoKey     DeadReason = "no_key"     // SLUICE_KEY found nothing in the event
-	BadKey    DeadReason = "bad_key"    // the key is longer than limiter.MaxKey
+	BadKey    DeadReason = "bad_key"    // the key is longer than limiter.MaxKey, or the sink's address can't take it
 	BadHeader DeadReason = "bad_header" // a Sluice- header of the producer can't be read
 	Cost      DeadReason = "cost"       // costs more tokens than the bucket ever holds
 	MaxWait   DeadReason = "max_wait"   // would have waited longer than SLUICE_MAX_WAIT

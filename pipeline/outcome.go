@@ -32,8 +32,8 @@ func (r Retry) judge(ev *Event, err error, fails int, now time.Time, draw float6
 		return fate{outcome: Delivered}
 	}
 	m := markOf(err)
-	if m.permanent {
-		return fate{outcome: DeadLettered, reason: Rejected}
+	if m.dead != "" {
+		return fate{outcome: DeadLettered, reason: m.dead}
 	}
 	f := fate{after: r.delay(ev.Attempt, draw)}
 	if m.retryAfter > 0 {

@@ -31,6 +31,7 @@ func TestOutcomeOfAnAttempt(t *testing.T) {
 		"delivered at the last":           {nil, 5, 0, 2 * time.Hour, 0.5, fate{outcome: Delivered}},
 		"refused for good":                {Permanent(plain), 1, 0, 0, 0.5, rejected},
 		"refused for good, wrapped":       {fmt.Errorf("webhook: %w", Permanent(plain)), 1, 0, 0, 0.5, rejected},
+		"can't be sent":                   {Undeliverable(BadKey, plain), 1, 0, 0, 0.5, fate{outcome: DeadLettered, reason: BadKey}},
 		"fails alone":                     {plain, 1, 0, 0, 0.5, fate{after: 500 * ms}},
 		"fails alone again":               {plain, 3, 9, 0, 0.5, fate{after: 2 * time.Second}},
 		"away":                            {away, 2, 9, 0, 0.5, fate{rest: time.Second}},

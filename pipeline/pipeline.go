@@ -429,6 +429,7 @@ func (w *Worker) attempt(hard context.Context, ev *Event, fails int) (fate, erro
 	f := w.cfg.Retry.judge(ev, err, fails, w.Index.Now(), draw())
 	switch {
 	case err != nil && hard.Err() != nil: // cut off by the stop
+	case markOf(err).unsent: // the receiver knows nothing of it
 	case f.rest > 0:
 		most := w.destination.unanswered(start, ev.Key, markOf(err), err)
 		f.after, f.rest = min(f.after, most), min(f.rest, most)

@@ -14,12 +14,12 @@ const placeholder = "{key}"
 
 // address is where events are posted to.
 type address struct {
-	scheme   string
-	host     string   // with its port
-	segments []string // of the path, escaped, with placeholders
-	query    string   // escaped, with placeholders
-	user     *url.Userinfo
-	fixed    *url.URL // the same for every event; nil if there are placeholders
+	scheme string
+	host   string // with its port
+	path   string // escaped, with placeholders
+	query  string // escaped, with placeholders
+	user   *url.Userinfo
+	fixed  *url.URL // the same for every event; nil if there are placeholders
 }
 
 // parseAddress reads SLUICE_WEBHOOK_URL and tells all faults at once.
@@ -74,15 +74,15 @@ func newAddress(u *url.URL) *address {
 		query:  escapeTemplate(u.RawQuery, "?/"),
 	}
 	// RawPath is the path as it was written whenever that differs from what EscapedPath makes of it.
-	path := escapeTemplate(cmp.Or(u.RawPath, u.EscapedPath()), "/")
-	a.segments = strings.Split(path, "/")
-	if !strings.Contains(path, placeholder) && !strings.Contains(a.query, placeholder) {
+	a.path = escapeTemplate(cmp.Or(u.RawPath, u.EscapedPath()), "/")
+	if !strings.Contains(a.path, placeholder) && !strings.Contains(a.query, placeholder) {
 		a.fixed = a.expand("")
 	}
 	return a
 }
 
-// forKey returns the URL for an event, without a user. It is not to be changed.
+// forKey returns the URL for an event, without a user. It is not to be changed. Only keys that [address.checkKey] passes may be
+// sent there.
 func (a *address) forKey(key string) *url.URL {
 	if a.fixed != nil {
 		return a.fixed
@@ -91,19 +91,10 @@ func (a *address) forKey(key string) *url.URL {
 }
 
 func (a *address) expand(key string) *url.URL {
-	escaped := url.PathEscape(key)
-	segments := make([]string, len(a.segments))
-	for i, template := range a.segments {
-		segments[i] = strings.ReplaceAll(template, placeholder, escaped)
-		// A key must not walk up: a segment that it turns into a dot or two is sent encoded.
-		if segments[i] != template && (segments[i] == "." || segments[i] == "..") {
-			segments[i] = strings.ReplaceAll(segments[i], ".", "%2E")
-		}
-	}
 	u := &url.URL{
 		Scheme:   a.scheme,
 		Host:     a.host,
-		RawPath:  strings.Join(segments, "/"),
+		RawPath:  fill(a.path, key),
 		RawQuery: strings.ReplaceAll(a.query, placeholder, url.QueryEscape(key)),
 	}
 	// RawPath goes on the wire as it is, as long as Path is what it decodes to. Everything in it is escaped, so that
@@ -111,6 +102,56 @@ func (a *address) expand(key string) *url.URL {
 	u.Path, _ = url.PathUnescape(u.RawPath)
 	return u
 }
+
+// checkKey refuses a key that would aim at another path than the one it stands in: receivers and their proxies decode paths
+// before they walk them, some more than once, and URL parsers of browsers' kind take %2E for a dot. A key in the query is
+// always fine.
+func (a *address) checkKey(key string) error {
+	for template := range strings.SplitSeq(a.path, "/") {
+		if !strings.Contains(template, placeholder) {
+			continue
+		}
+		segment := decoded(fill(template, key))
+		if slashes(segment) > slashes(decoded(fill(template, "k"))) {
+			return errors.New("the key holds a slash or backslash, and {key} stands in the path of SLUICE_WEBHOOK_URL")
+		}
+		// What follows a semicolon are parameters, which some servers cut off before they walk.
+		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
+			return errors.New("the key makes a segment of the path of SLUICE_WEBHOOK_URL that means a directory: . or ..")
+		}
+	}
+	return nil
+}
+
+// fill puts a key into a template of the path.
+func fill(template, key string) string {
+	return strings.ReplaceAll(template, placeholder, url.PathEscape(key))
+}
+
+// decoded is the last that a part of a path can become by decoding it again and again. Tabs and ends of lines are left out, as
+// URL parsers do.
+func decoded(part string) string {
+	for {
+		var b strings.Builder
+		for i := 0; i < len(part); i++ {
+			c := part[i]
+			if c == '%' && i+2 < len(part) && isHex(part[i+1]) && isHex(part[i+2]) {
+				n, _ := strconv.ParseUint(part[i+1:i+3], 16, 8)
+				c = byte(n)
+				i += 2
+			}
+			if c != '\t' && c != '\n' && c != '\r' {
+				b.WriteByte(c)
+			}
+		}
+		if b.Len() == len(part) {
+			return part
+		}
+		part = b.String()
+	}
+}
+
+func slashes(s string) int { return strings.Count(s, "/") + strings.Count(s, `\`) }
 
 // escapeTemplate percent-encodes what may not stand in a URL, except placeholders. The transport sends a query as it is
 // written, and a path only if every byte of it is legal; also lists legal bytes beside those of any path segment.

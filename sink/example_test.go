@@ -32,10 +32,10 @@ func ExampleNewWebhook() {
 		return
 	}
 	defer hook.Close()
-	err = hook.Push(context.Background(), &pipeline.Event{ID: "EVENTS:7", Key: "a/b", Data: []byte(`{"n":1}`), Attempt: 1})
+	err = hook.Push(context.Background(), &pipeline.Event{ID: "EVENTS:7", Key: "a b", Data: []byte(`{"n":1}`), Attempt: 1})
 	fmt.Println(err, sink.Class(err))
 	// Output:
-	// POST /users/a%2Fb EVENTS:7 {"n":1}
+	// POST /users/a%20b EVENTS:7 {"n":1}
 	// <nil> 2xx
 }
 

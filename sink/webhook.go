@@ -117,7 +117,10 @@ func (w *Webhook) Close() { w.transport.CloseIdleConnections() }
 // there is an answer the error wraps ctx.Err().
 func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
 	if !isLegalValue(ev.ID) {
-		return pipeline.Permanent(&failure{class: classUnspecified, text: "the event's id can't be sent as a header"})
+		return pipeline.Undeliverable(pipeline.Rejected, &failure{class: classUnspecified, text: "the event's id can't be sent as a header"})
+	}
+	if err := w.address.checkKey(ev.Key); err != nil {
+		return pipeline.Undeliverable(pipeline.BadKey, &failure{class: classUnspecified, text: err.Error()})
 	}
 	now := time.Now()
 	header, err := w.headers(ev, now)

@@ -208,21 +208,21 @@ func TestKeyInURLIsEscapedForItsPlace(t *testing.T) {
 	t.Parallel()
 	server, got := newReceiver(t)
 	tests := []struct{ template, key, want string }{
-		{"/u/{key}/in?k={key}&k={key}", "a/b", "/u/a%2Fb/in?k=a%2Fb&k=a%2Fb"},
-		{"/u/{key}/in", "..", "/u/%2E%2E/in"},
-		{"/u/{key}", "..", "/u/%2E%2E"},
-		{"/u/{key}", ".", "/u/%2E"},
-		{"/{key}{key}/x", ".", "/%2E%2E/x"},
-		{"/.{key}/x", ".", "/%2E%2E/x"},
+		{"/u/in?k={key}&k={key}", "a/b", "/u/in?k=a%2Fb&k=a%2Fb"},
+		{"/u/../in?k={key}", `..%2F\\`, "/u/../in?k=..%252F%5C%5C"},
 		{"/u/{key}.json", "..", "/u/...json"},
 		{"/u/{key}", "a..b", "/u/a..b"},
 		{"/u/{key}?k={key}", "a b", "/u/a%20b?k=a+b"},
 		{"/u/{key}?k={key}", "?x=1&y#z", "/u/%3Fx=1&y%23z?k=%3Fx%3D1%26y%23z"},
 		{"/u/{key}?k={key}", "😀", "/u/%F0%9F%98%80?k=%F0%9F%98%80"},
-		{"/u/{key}?k={key}", "%2e%2e", "/u/%252e%252e?k=%252e%252e"},
+		{"/u/{key}", "...", "/u/..."},
+		{"/u/{key}/%2F/%2e", "..a;b", "/u/..a%3Bb/%2F/%2e"},
+		{"/u/%2F{key}", ".a", "/u/%2F.a"},
+		{"/u/{key}", "100%", "/u/100%25"},
+		{"/u/{key}?k={key}", "%41%", "/u/%2541%25?k=%2541%25"},
 		{"/u/{key}?k={key}", "\r\n\x00\xff", "/u/%0D%0A%00%FF?k=%0D%0A%00%FF"},
 		{"/u/{key}", "{key}", "/u/%7Bkey%7D"},
-		{"/ü x/%2F/{key}?q=ü x%&{key}", "a/b", "/%C3%BC%20x/%2F/a%2Fb?q=%C3%BC%20x%25&a%2Fb"},
+		{"/ü x/%2F/{key}?q=ü x%&{key}", "a:b", "/%C3%BC%20x/%2F/a:b?q=%C3%BC%20x%25&a%3Ab"},
 		{"/a%2Fb//..?x={key}", "k", "/a%2Fb//..?x=k"},
 		{"?{key}", "k", "/?k"},
 		{"/fixed/%2e/ü?a=%41 ", "k", "/fixed/%2e/%C3%BC?a=%41%20"},
@@ -234,6 +234,44 @@ func TestKeyInURLIsEscapedForItsPlace(t *testing.T) {
 		if r := mustPush(t, newTestWebhook(t, server.URL+tt.template), ev, got); r.uri != tt.want {
 			t.Errorf("%s with %q: the request is for %s, want %s", tt.template, tt.key, r.uri, tt.want)
 		}
+	}
+}
+
+// A URL parser of browsers' kind takes /hooks/%2E%2E/push for /push, and many a proxy decodes a path before it walks it.
+func TestKeyThatAimsAtAnotherPathIsABadKey(t *testing.T) {
+	t.Parallel()
+	server, got := newReceiver(t)
+	tests := []struct {
+		template string
+		keys     []string
+	}{
+		{"/hooks/{key}/push", []string{
+			".", "..", "%2e", "%2E%2e", ".%2e", "%252e%252E", "%25252e.", "%%32e.", "..;", "..;a=b", "..%3b", ".\t.", ".%0a", "\r\n..",
+			"/", `\`, "a/b", "/..", "..%2f..", "%2fa", "%252F", "%5c", "%255Ca", "b/", "../../push", "%2%66",
+		}},
+		{"/{key}{key}/x", []string{".", "%2e"}},
+		{"/.{key}/x", []string{".", "%2e", ";"}},
+		{"/%2E{key}/x", []string{".", "%2e"}},
+		{"/%252e{key}/x", []string{"."}},
+		{"/%2F{key}/%2F", []string{"..%2f"}},
+		{"/{key}", []string{"..", "/"}},
+		{"/a/{key}?k={key}", []string{"..", "a/b"}},
+	}
+	for _, tt := range tests {
+		w := newTestWebhook(t, server.URL+tt.template)
+		for _, key := range tt.keys {
+			ev := testEvent()
+			ev.Key = key
+			err := w.Push(t.Context(), ev)
+			if !sameMark(err, func(inner error) error { return pipeline.Undeliverable(pipeline.BadKey, inner) }) || Class(err) != "other" {
+				t.Errorf("%s with %q: %#v", tt.template, key, err)
+			} else if !strings.Contains(err.Error(), "SLUICE_WEBHOOK_URL") {
+				t.Errorf("%s with %q: the text names no setting: %v", tt.template, key, err)
+			}
+		}
+	}
+	if len(got) > 0 {
+		t.Errorf("sent nevertheless: %s", (<-got).uri)
 	}
 }
 
