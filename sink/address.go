@@ -1,12 +1,17 @@
 package sink
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // placeholder stands for the event's key in the path and query of SLUICE_WEBHOOK_URL.
@@ -90,6 +95,22 @@ func (a *address) forKey(key string) *url.URL {
 	return a.expand(key)
 }
 
+// hostPort is what to connect to, in ASCII.
+func (a *address) hostPort() string {
+	u := url.URL{Scheme: a.scheme, Host: a.host}
+	host := u.Hostname()
+	if strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		// A request writes such a name as it is known to the name servers.
+		var wire bytes.Buffer
+		_ = (&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: a.scheme, Host: host}}).Write(&wire)
+		if request, err := http.ReadRequest(bufio.NewReader(&wire)); err == nil {
+			host = request.Host
+		}
+	}
+	port := map[string]string{"http": "80", "https": "443"}[a.scheme]
+	return net.JoinHostPort(host, cmp.Or(u.Port(), port))
+}
+
 func (a *address) expand(key string) *url.URL {
 	u := &url.URL{
 		Scheme:   a.scheme,
@@ -117,7 +138,7 @@ func (a *address) checkKey(key string) error {
 		}
 		// What follows a semicolon are parameters, which some servers cut off before they walk.
 		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
-			return errors.New("the key makes a segment of the path of SLUICE_WEBHOOK_URL that means a directory: . or ..")
+			return errors.New("the key makes . or .. of a segment of the path of SLUICE_WEBHOOK_URL")
 		}
 	}
 	return nil

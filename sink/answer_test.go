@@ -263,29 +263,6 @@ func TestNetworkErrorsConcernTheReceiver(t *testing.T) {
 	}
 }
 
-// A transport that repeats a request by itself pushes more often than the limit allows.
-func TestPushIsNeverRepeatedOnceItWasSent(t *testing.T) {
-	t.Parallel()
-	var requests atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		if requests.Add(1) > 1 {
-			panic(http.ErrAbortHandler) // closes the connection without an answer
-		}
-	}))
-	defer server.Close()
-	w := newTestWebhook(t, server.URL)
-	if err := w.Push(t.Context(), testEvent()); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Push(t.Context(), testEvent()); !isUnavailable(err) || Class(err) != "network" {
-		t.Errorf("got %#v", err)
-	}
-	if n := requests.Load(); n != 2 {
-		t.Errorf("%d requests for two pushes", n)
-	}
-}
-
 // The body of such an answer is the bare connection: reading it would never end.
 func TestSwitchingProtocolsUnaskedIsNoDelivery(t *testing.T) {
 	t.Parallel()

@@ -86,14 +86,14 @@ func TestFaultySecretsAreToldByPlace(t *testing.T) {
 
 func TestAllFaultsAreToldAtOnceWithoutSecrets(t *testing.T) {
 	t.Parallel()
-	c := WebhookConfig{URL: "ftp://someone:hunter2@example.com:0/pathtoken?q=querytoken", Secrets: []string{"hunter2", "hunter3"}, Timeout: -time.Second}
+	c := WebhookConfig{URL: "ftp://someone:hunter2@example.com:0/pathtoken?q=querytoken", Secrets: []string{"hunter2", "hunter3"}, Timeout: -time.Second, ConnLife: -1}
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("no fault")
 	}
 	for _, want := range []string{
 		"SLUICE_WEBHOOK_URL", "must start with", "the port",
-		"secret 1 of 2", "secret 2 of 2", "SLUICE_WEBHOOK_TIMEOUT is -1s: set a time above 0",
+		"secret 1 of 2", "secret 2 of 2", "SLUICE_WEBHOOK_TIMEOUT is -1s: set a time above 0", "SLUICE_WEBHOOK_CONN_LIFE is -1ns",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q isn't in\n%v", want, err)

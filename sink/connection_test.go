@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,7 +157,7 @@ func TestTLSReceiverIsCheckedAndSpokenToOneConnectionAPush(t *testing.T) {
 		t.Errorf("unknown certificate: %v", err)
 	}
 	w = newTestWebhook(t, server.URL)
-	w.transport.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+	w.connections.transport.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 	if err := w.Push(t.Context(), testEvent()); err != nil {
 		t.Fatalf("known certificate: %v", err)
 	}
@@ -175,7 +177,7 @@ func TestSilentBodyHoldsAPushForASecondAtMost(t *testing.T) {
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTestWebhook(t, "http://receiver", func(c *WebhookConfig) { c.Timeout = tt.timeout })
-			w.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			w.connections.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
 				near, far := net.Pipe()
 				go func() {
 					defer far.Close()
@@ -198,5 +200,38 @@ func TestSilentBodyHoldsAPushForASecondAtMost(t *testing.T) {
 				t.Errorf("answered after %s of %s: the push took %s, want %s", tt.answered, tt.timeout, took, tt.want)
 			}
 		})
+	}
+}
+
+func TestPushesGoThroughAProxyOverKeptConnections(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int32
+	asked := make(chan string, 10)
+	proxy := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.RequestURI + " " + r.Header.Get("Proxy-Authorization")
+	}))
+	proxy.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	proxy.Start()
+	defer proxy.Close()
+	through, err := url.Parse(strings.Replace(proxy.URL, "http://", "http://us:pw@", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newTestWebhook(t, "http://nowhere.invalid/in/{key}")
+	w.connections.transport.Proxy = http.ProxyURL(through)
+	for range 3 {
+		if err := w.Push(t.Context(), testEvent()); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-asked; got != "http://nowhere.invalid/in/user-42 Basic dXM6cHc=" {
+			t.Errorf("the proxy was asked for %s", got)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for one push at a time", n)
 	}
 }

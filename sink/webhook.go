@@ -1,7 +1,6 @@
 package sink
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -22,13 +21,8 @@ const (
 	maxBodyTime  = time.Second
 )
 
-const (
-	// maxHeaderBytes bounds the headers of an answer; the default of net/http is ten megabytes a push.
-	maxHeaderBytes = 64 << 10
-	// idleTimeout is below the five seconds after which many receivers close idle connections: a push that meets the
-	// close on its way counts as a failure and pauses its key.
-	idleTimeout = 4 * time.Second
-)
+// maxHeaderBytes bounds the headers of an answer; the default of net/http is ten megabytes a push.
+const maxHeaderBytes = 64 << 10
 
 // WebhookConfig says where and how events are posted.
 type WebhookConfig struct {
@@ -39,6 +33,8 @@ type WebhookConfig struct {
 	Secrets []string
 	// Timeout bounds a whole push, from connecting to the end of the answer.
 	Timeout time.Duration
+	// ConnLife is for how long a connection takes pushes, at most, so that a name that has moved is followed; 0 is for ever.
+	ConnLife time.Duration
 	// Concurrency is the number of the worker's push slots: as many idle connections are kept. Whoever owns the slots
 	// checks it.
 	Concurrency int
@@ -48,11 +44,14 @@ type WebhookConfig struct {
 func (c WebhookConfig) Validate() error {
 	_, addressFaults := parseAddress(c.URL)
 	_, secretFaults := newSigner(c.Secrets)
-	var timeoutFault error
+	var timeoutFault, lifeFault error
 	if c.Timeout <= 0 {
 		timeoutFault = fmt.Errorf("SLUICE_WEBHOOK_TIMEOUT is %v: set a time above 0, such as 15s", c.Timeout)
 	}
-	return errors.Join(addressFaults, secretFaults, timeoutFault)
+	if c.ConnLife < 0 {
+		lifeFault = fmt.Errorf("SLUICE_WEBHOOK_CONN_LIFE is %v: set a time such as 5m, or 0 for ever", c.ConnLife)
+	}
+	return errors.Join(addressFaults, secretFaults, timeoutFault, lifeFault)
 }
 
 // Webhook is a sink that posts events to an HTTP endpoint.
@@ -63,7 +62,7 @@ type Webhook struct {
 	userAgent     string
 	authorization string   // the header's value, or ""
 	credentials   []string // what of the URL's user must not show
-	transport     *http.Transport
+	connections   *connections
 }
 
 // NewWebhook returns the sink of a valid config. userAgent is the value of the User-Agent header.
@@ -86,7 +85,13 @@ func NewWebhook(cfg WebhookConfig, userAgent string) (*Webhook, error) {
 	if err != nil {
 		return nil, errors.New("HTTP_PROXY or HTTPS_PROXY is not a URL: write one such as http://proxy.example.com:3128, or unset it")
 	}
-	w.transport = newTransport(cfg, proxy)
+	w.connections = &connections{
+		transport: newTransport(cfg, proxy),
+		scheme:    w.address.scheme,
+		address:   w.address.hostPort(),
+		life:      cfg.ConnLife,
+		most:      cfg.Concurrency,
+	}
 	return w, nil
 }
 
@@ -100,8 +105,6 @@ func newTransport(cfg WebhookConfig, proxy *url.URL) *http.Transport {
 		DialContext:            (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
 		TLSHandshakeTimeout:    cfg.Timeout,
 		DisableCompression:     true,
-		MaxIdleConnsPerHost:    cfg.Concurrency,
-		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 	}
 }
@@ -110,11 +113,11 @@ func newTransport(cfg WebhookConfig, proxy *url.URL) *http.Transport {
 func (w *Webhook) Name() string { return "webhook" }
 
 // Close gives idle connections back. Pushes in flight go on.
-func (w *Webhook) Close() { w.transport.CloseIdleConnections() }
+func (w *Webhook) Close() { w.connections.close() }
 
-// Push posts ev once. A status of 2xx is delivered. 408, 425 and 5xx are retried, 429, 503 and all trouble without an
-// answer concern the receiver, and every other status is permanent; redirects are not followed. If ctx ends before
-// there is an answer the error wraps ctx.Err().
+// Push posts ev once, and once more at once when a connection that was kept from earlier pushes ends before an answer begins. A
+// status of 2xx is delivered. 408, 425 and 5xx are retried, 429, 503 and all trouble without an answer concern the receiver, and
+// every other status is permanent; redirects are not followed. If ctx ends before there is an answer the error wraps ctx.Err().
 func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
 	if !isLegalValue(ev.ID) {
 		return pipeline.Undeliverable(pipeline.Rejected, &failure{class: classUnspecified, text: "the event's id can't be sent as a header"})
@@ -132,9 +135,14 @@ func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
 	timer := time.AfterFunc(w.timeout, cancel) // in place of a context's, which could not be set anew for the body
 	defer timer.Stop()
 
-	// The transport is called without a client: nothing here redirects, and the errors hold no URL.
-	request := newRequest(exchange, w.address.forKey(ev.Key), header, ev.Data)
-	response, err := w.transport.RoundTrip(request)
+	// There is no client: nothing here redirects, and the errors hold no URL.
+	request := (&http.Request{
+		Method:        http.MethodPost,
+		URL:           w.address.forKey(ev.Key),
+		Header:        header,
+		ContentLength: int64(len(ev.Data)),
+	}).WithContext(exchange)
+	connection, response, err := w.connections.send(request, ev.Data)
 	if err != nil {
 		return w.unanswered(ctx, exchange, ev, request.URL, err)
 	}
@@ -143,24 +151,8 @@ func (w *Webhook) Push(ctx context.Context, ev *pipeline.Event) error {
 		timer.Reset(min(maxBodyTime, time.Until(now.Add(w.timeout))))
 		body = readBody(response)
 	}
+	w.connections.keep(exchange, connection, response)
 	return w.judge(response, body, ev, request.URL)
-}
-
-func newRequest(ctx context.Context, to *url.URL, header http.Header, body []byte) *http.Request {
-	request := &http.Request{
-		Method:        http.MethodPost,
-		URL:           to,
-		Header:        header,
-		Body:          http.NoBody,
-		ContentLength: int64(len(body)),
-	}
-	if len(body) > 0 {
-		// GetBody lets the transport take another connection when it finds one closed before a byte was sent. It sends no
-		// POST twice once a byte was sent.
-		request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-		request.Body, _ = request.GetBody()
-	}
-	return request.WithContext(ctx)
 }
 
 // readBody reads the start of an answer's body and is done with it. The caller's timer ends the exchange of an answer that

@@ -66,9 +66,10 @@ type Config struct {
 
 // WebhookConfig is where and how events are pushed.
 type WebhookConfig struct {
-	URL     URL
-	Secrets []Secret
-	Timeout time.Duration
+	URL      URL
+	Secrets  []Secret
+	Timeout  time.Duration
+	ConnLife time.Duration // 0: for ever
 }
 
 // RetryConfig is how failed pushes are repeated.
@@ -228,6 +229,7 @@ func (r *reader) webhook(raw *webhookEnvironment, cfg *Config) {
 		}
 	}
 	cfg.Webhook.Timeout = r.duration("WEBHOOK_TIMEOUT", raw.Timeout, time.Millisecond)
+	cfg.Webhook.ConnLife = r.duration("WEBHOOK_CONN_LIFE", raw.ConnLife, 0)
 	if cfg.Sink != "webhook" {
 		return
 	}

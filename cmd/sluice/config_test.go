@@ -252,6 +252,7 @@ func TestEveryVariableIsReadUnderItsPrefixedNameOnly(t *testing.T) {
 		"WEBHOOK_URL":          {"https://h/{key}", none, func(c Config) any { return c.Webhook.URL }, URL("https://h/{key}")},
 		"WEBHOOK_SECRETS":      {testHookSecret, none, func(c Config) any { return c.Webhook.Secrets }, []Secret{testHookSecret}},
 		"WEBHOOK_SECRETS_FILE": {hookFile, none, func(c Config) any { return c.Webhook.Secrets }, []Secret{testHookSecret, testHookSecret}},
+		"WEBHOOK_CONN_LIFE":    {"1d", none, func(c Config) any { return c.Webhook.ConnLife }, 24 * time.Hour},
 		"WEBHOOK_TIMEOUT":      {"1500ms", none, func(c Config) any { return c.Webhook.Timeout }, 1500 * time.Millisecond},
 		"RETRY_FOR":            {"7d", none, func(c Config) any { return c.Retry.For }, 7 * 24 * time.Hour},
 		"RETRY_MAX":            {"9", none, func(c Config) any { return c.Retry.Max }, 9},

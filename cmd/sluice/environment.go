@@ -73,6 +73,7 @@ type webhookEnvironment struct {
 	Secrets     string
 	SecretsFile string `split_words:"true"`
 	Timeout     string
+	ConnLife    string `split_words:"true"`
 }
 
 type retryEnvironment struct {

@@ -69,6 +69,7 @@ var variables = []variable{
 	{"WEBHOOK_SECRETS", "", "list of signing secrets, whsec_…; the first signs first"},
 	{"WEBHOOK_SECRETS_FILE", "", "file that holds WEBHOOK_SECRETS, by lines or commas"},
 	{"WEBHOOK_TIMEOUT", "15s", "of one push"},
+	{"WEBHOOK_CONN_LIFE", "5m", "how long a connection takes pushes, so that a name that has moved is followed; 0: for ever"},
 	{"RETRY_FOR", "24h", "how long an event is retried after its first attempt"},
 	{"RETRY_MAX", "0", "most attempts; 0: any number"},
 	{"RETRY_BASE", "1s", "longest first pause between attempts; it doubles with each"},

@@ -314,7 +314,8 @@ func (cfg Config) webhook() (*sink.Webhook, error) {
 		secrets = append(secrets, string(s))
 	}
 	return sink.NewWebhook(sink.WebhookConfig{
-		URL: string(cfg.Webhook.URL), Secrets: secrets, Timeout: cfg.Webhook.Timeout, Concurrency: cfg.Concurrency,
+		URL: string(cfg.Webhook.URL), Secrets: secrets, Timeout: cfg.Webhook.Timeout, ConnLife: cfg.Webhook.ConnLife,
+		Concurrency: cfg.Concurrency,
 	}, "sluice/"+buildInfo().Version)
 }
 
