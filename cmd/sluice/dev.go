@@ -9,10 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -86,8 +84,9 @@ func (f *devFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP) // the terminal was closed
-	defer stop()
+	ctx, end := untilUnread(cmd)
+	defer end()
+	defer func() { err = unread(ctx, err) }()
 	var file *publishSource
 	keep := recentWaits
 	if f.file != "" {
@@ -164,6 +163,7 @@ func (d *dev) open(ctx context.Context) (closeAll func(), err error) {
 	}
 	closers = append(closers, func() { _ = file.Close() })
 	d.log = d.newLogger(file)
+	closers = append(closers, captureLibraries(d.log))
 	if d.admin, err = listenAdmin(d.cfg.AdminAddr, d.cfg.AdminExplicit, d.log); err != nil {
 		return nil, err
 	}

@@ -36,7 +36,8 @@ func newWorkerCommand() *cobra.Command {
 		Use:   "worker",
 		Short: "Pull events, take their tokens, push them",
 		Long: `Run a worker until SIGINT or SIGTERM: pull events from the source stream, take a token from the bucket of each event's
-key, push what may go and let the rest wait in its lane. Any number of workers share the work.
+key, push what may go and let the rest wait in its lane. Any number of workers share the work. When nobody reads its log, or
+what SLUICE_SINK=log writes, it ends in an orderly way, too, and exits with 1.
 
 ` + configHelp(),
 		Example: `  SLUICE_WEBHOOK_URL=http://127.0.0.1:8080/hook sluice worker
@@ -48,8 +49,11 @@ key, push what may go and let the rest wait in its lane. Any number of workers s
 				return err
 			}
 			collectLess(300)
+			ctx, end := untilUnread(cmd)
+			defer end()
 			w := &worker{cfg: cfg, log: newLogger(cfg, cmd.ErrOrStderr()), reg: newRegistry(), out: cmd.OutOrStdout()}
-			return w.run(cmd.Context())
+			defer captureLibraries(w.log)()
+			return unread(ctx, w.run(ctx))
 		},
 	}
 }

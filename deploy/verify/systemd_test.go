@@ -38,6 +38,9 @@ func TestServiceStopsAfterTheDrain(t *testing.T) {
 	if got, err := time.ParseDuration(stop[1]); err != nil || got < drain+closing {
 		t.Errorf("the service is killed after %v; draining takes %v and closing up to %v", got, drain, closing)
 	}
+	if !strings.Contains(unit, "\nRestart=on-failure\n") {
+		t.Error("a service that failed stays down, as does one whose log lost its reader")
+	}
 	if !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") {
 		t.Error("a service with wrong settings is started again and again")
 	}
