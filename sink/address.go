@@ -136,8 +136,12 @@ func (a *address) checkKey(key string) error {
 		if slashes(segment) > slashes(decoded(fill(template, "k"))) {
 			return errors.New("the key holds a slash or backslash, and {key} stands in the path of SLUICE_WEBHOOK_URL")
 		}
-		// What follows a semicolon are parameters, which some servers cut off before they walk.
-		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
+		// What follows a semicolon are parameters, which some servers cut off before they walk; others end at a zero byte.
+		name := segment
+		if end := strings.IndexAny(segment, ";\x00"); end >= 0 {
+			name = segment[:end]
+		}
+		if name = strings.TrimFunc(name, isBlank); name == "." || name == ".." {
 			return errors.New("the key makes . or .. of a segment of the path of SLUICE_WEBHOOK_URL")
 		}
 	}
@@ -216,6 +220,9 @@ func pathStart(raw string) int {
 	}
 	return len(raw)
 }
+
+// isBlank says whether r is a space or a control character, which some take away at the ends.
+func isBlank(r rune) bool { return r <= ' ' || r == 0x7f }
 
 func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'

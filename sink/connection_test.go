@@ -3,6 +3,7 @@ package sink
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -146,8 +147,8 @@ func TestDeliveredWhateverTheBodyDoesAfterStatus(t *testing.T) {
 
 func TestTLSReceiverIsCheckedAndSpokenToOneConnectionAPush(t *testing.T) {
 	t.Parallel()
-	proto := make(chan string, 1)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto <- r.Proto }))
+	spoken := make(chan string, 1) // protocol and the client's address
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { spoken <- r.Proto + " " + r.RemoteAddr }))
 	server.Config.ErrorLog = discardLog
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -158,11 +159,18 @@ func TestTLSReceiverIsCheckedAndSpokenToOneConnectionAPush(t *testing.T) {
 	}
 	w = newTestWebhook(t, server.URL)
 	w.connections.transport.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
-	if err := w.Push(t.Context(), testEvent()); err != nil {
-		t.Fatalf("known certificate: %v", err)
-	}
-	if got := <-proto; got != "HTTP/1.1" {
-		t.Errorf("spoke %s", got)
+	first := ""
+	for range 20 {
+		if err := w.Push(t.Context(), testEvent()); err != nil {
+			t.Fatalf("known certificate: %v", err)
+		}
+		got := <-spoken
+		if !strings.HasPrefix(got, "HTTP/1.1 ") {
+			t.Errorf("spoke %s", got)
+		}
+		if first = cmp.Or(first, got); got != first {
+			t.Errorf("%s and %s: two connections for one push at a time", first, got)
+		}
 	}
 }
 
