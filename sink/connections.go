@@ -60,11 +60,11 @@ func (p *connections) send(request *http.Request, body []byte) (*connection, *ht
 		var began atomic.Bool
 		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { began.Store(true) }})
 		response, err := c.RoundTrip(withBody(traced, request, body))
-		if err == nil {
+		if err == nil && !waitedInVain(response) {
 			return c, response, nil
 		}
 		_ = c.Close()
-		if began.Load() && !c.bodiless || ctx.Err() != nil {
+		if err != nil && (began.Load() && !c.bodiless || ctx.Err() != nil) {
 			return nil, nil, causeOf(err)
 		}
 	}
@@ -84,6 +84,12 @@ func (p *connections) sendNew(request *http.Request, body []byte) (*connection, 
 		return nil, nil, causeOf(err)
 	}
 	return c, response, nil
+}
+
+// waitedInVain says whether a receiver gives up a connection because no request came for so long: that may have crossed ours, which
+// may go over a new connection then (RFC 9110, 15.5.9).
+func waitedInVain(response *http.Response) bool {
+	return response.StatusCode == http.StatusRequestTimeout && response.Close
 }
 
 // withBody is the request with a body that nothing has read yet.

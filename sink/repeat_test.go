@@ -130,6 +130,24 @@ func TestConnectionThatEndsBetweenPushesIsNoTrouble(t *testing.T) {
 	}
 }
 
+// Some proxies say 408 to a connection that was idle for too long, which is no word on the event.
+func TestTimeoutOfAKeptConnectionCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	m := newMoody(t, func(conn *net.TCPConn, n int) bool {
+		if n == 2 {
+			_ = say(conn, "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+			return false
+		}
+		return say(conn, ok)
+	})
+	w := newTestWebhook(t, m.url)
+	for range 10 {
+		if err := w.Push(t.Context(), testEvent()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestPushIsRepeatedOnceAtMostAndOnlyForAKeptConnection(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool
