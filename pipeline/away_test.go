@@ -102,7 +102,7 @@ func TestEventThatOthersAreToHaveGoesBackToTheSource(t *testing.T) {
 		asked := o.calls
 		o.set(func(chan struct{}) error { return ErrElsewhere })
 		r.wantTrace(t, "hand back, append, park, ack") // redelivered, so it goes to its lane
-		if o.calls != asked+2 { // and once more when it came again
+		if o.calls != asked+2 {                        // and once more when it came again
 			t.Errorf("it was asked %d times more", o.calls-asked)
 		}
 		o.set(nil)
