@@ -19,8 +19,11 @@ func CollapseOf(h Header, src SourceID) (string, error) {
 	if !h.has(collapseHeader) {
 		return "", nil
 	}
-	name := strings.TrimSpace(h.Get(collapseHeader))
-	if name == "" || len(name) > limiter.MaxKey {
+	name, err := h.only(collapseHeader)
+	if err != nil {
+		return "", err
+	}
+	if name = strings.TrimSpace(name); name == "" || len(name) > limiter.MaxKey {
 		return "", fmt.Errorf("%s has %d bytes, want 1 to %d", collapseHeader, len(name), limiter.MaxKey)
 	}
 	return strconv.FormatInt(src.Created, 36) + "-" + name, nil

@@ -77,7 +77,7 @@ type DeadReason string
 // The reasons. Each names what the operator has to look at.
 const (
 	NoKey     DeadReason = "no_key"     // SLUICE_KEY found nothing in the event
-	BadKey    DeadReason = "bad_key"    // the key is longer than limiter.MaxKey, or the sink's address can't take it
+	BadKey    DeadReason = "bad_key"    // the key is longer than limiter.MaxKey, the receiver may read another one, or the sink's address can't take it
 	BadHeader DeadReason = "bad_header" // a Sluice- header of the producer can't be read
 	Cost      DeadReason = "cost"       // costs more tokens than the bucket ever holds
 	MaxWait   DeadReason = "max_wait"   // would have waited longer than SLUICE_MAX_WAIT

@@ -13,8 +13,11 @@ const expiresHeader = "Sluice-Expires"
 // ExpiresOf is when an event loses its meaning: Sluice-Expires as a time in RFC 3339, or as a duration (also in days: 2d)
 // counted from published. Zero: never. An error is final for the event: it is dead-lettered as [BadHeader].
 func ExpiresOf(h Header, published time.Time) (time.Time, error) {
-	text := strings.TrimSpace(h.Get(expiresHeader))
-	if text == "" {
+	text, err := h.only(expiresHeader)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if text = strings.TrimSpace(text); text == "" {
 		return time.Time{}, nil
 	}
 	if t, err := time.Parse(time.RFC3339, text); err == nil {

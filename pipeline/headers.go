@@ -20,11 +20,29 @@ const (
 	ceIDHeader     = "ce-id"
 )
 
+// CheckHeader says what is wrong with what h says to sluice: the events of it would be dead-lettered as [BadHeader].
+func CheckHeader(h Header) error { return (&Event{Header: h}).readHeader() }
+
+// readHeader reads what the event says about itself. An error is final for the event: it is dead-lettered as [BadHeader].
+func (ev *Event) readHeader() (err error) {
+	if ev.Cost, err = CostOf(ev.Header); err != nil {
+		return err
+	}
+	if ev.Expires, err = ExpiresOf(ev.Header, ev.Time); err != nil {
+		return err
+	}
+	ev.Collapse, err = CollapseOf(ev.Header, ev.Source)
+	return err
+}
+
 // CostOf is the number of tokens that an event takes: Sluice-Cost, or 1 where there is none. An error is final for the
 // event: it is dead-lettered as [BadHeader].
 func CostOf(h Header) (int64, error) {
-	text := strings.TrimSpace(h.Get(costHeader))
-	if text == "" {
+	text, err := h.only(costHeader)
+	if err != nil {
+		return 0, err
+	}
+	if text = strings.TrimSpace(text); text == "" {
 		return 1, nil
 	}
 	cost, err := strconv.ParseInt(text, 10, 64)
@@ -40,8 +58,9 @@ const maxTier = 64
 // TierOf is the tier that an event names: Sluice-Tier, or "". A name that no tier can have is as good as none: events of
 // unknown tiers go by the limits of all others.
 func TierOf(h Header) string {
-	tier := strings.TrimSpace(h.Get(tierHeader))
-	if len(tier) > maxTier || strings.ContainsFunc(tier, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+	tier, err := h.only(tierHeader)
+	tier = strings.TrimSpace(tier)
+	if err != nil || len(tier) > maxTier || strings.ContainsFunc(tier, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
 		return ""
 	}
 	return tier

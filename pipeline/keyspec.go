@@ -1,14 +1,10 @@
 package pipeline
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/tidwall/gjson"
 
 	"sluice/limiter"
 )
@@ -16,7 +12,7 @@ import (
 // The errors of [KeySpec.Key]. Both are final for the event: it is dead-lettered.
 var (
 	ErrNoKey  = errors.New("no key")       // nothing in the event answers the spec
-	ErrBadKey = errors.New("unusable key") // longer than limiter.MaxKey
+	ErrBadKey = errors.New("unusable key") // longer than limiter.MaxKey, or others may read another one in the event
 )
 
 // KeySpec says where in an event its key stands. The zero KeySpec finds none.
@@ -183,14 +179,32 @@ func (p keyPart) String() string {
 // Key finds the key of ev: 1 to limiter.MaxKey bytes, or [ErrNoKey] or [ErrBadKey]. An empty value counts as missing. If
 // some alternative joins parts, "%" and "+" in every value are escaped, so that two different lists of values never make
 // the same key.
+//
+// A key that the receiver might read otherwise is [ErrBadKey], for else an event could take the tokens of one key and act on
+// another: headers of one name with different values; a name on the path that its JSON object has twice, however escaped; and
+// names that differ in case only, which some parsers, such as Go's encoding/json, take for one: where they lead to another key
+// than exact names do.
 func (k KeySpec) Key(ev *Event) (string, error) {
 	doc := document{data: ev.Data}
-	for _, parts := range k.alternatives {
-		key, found := k.join(parts, ev, &doc)
-		if !found {
-			continue
+	key, err := k.find(ev, &doc)
+	if err == nil && doc.near {
+		doc.fold = true
+		if other, err := k.find(ev, &doc); err != nil || other != key {
+			return "", fmt.Errorf("%w: where parsers ignore the case of JSON names %s finds another one", ErrBadKey, k)
 		}
-		if len(key) > limiter.MaxKey {
+	}
+	return key, err
+}
+
+func (k KeySpec) find(ev *Event, doc *document) (string, error) {
+	for _, parts := range k.alternatives {
+		key, err := k.join(parts, ev, doc)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("%w: %w", ErrBadKey, err)
+		case key == "":
+			continue
+		case len(key) > limiter.MaxKey:
 			return "", fmt.Errorf("%w: what %s finds has %d bytes; a key has at most %d",
 				ErrBadKey, KeySpec{alternatives: [][]keyPart{parts}}, len(key), limiter.MaxKey)
 		}
@@ -199,35 +213,34 @@ func (k KeySpec) Key(ev *Event) (string, error) {
 	return "", fmt.Errorf("%w: %s finds nothing in the event of subject %.100q", ErrNoKey, k, ev.Subject)
 }
 
-// join gives the key of one alternative; found is false if a part has no value.
-func (k KeySpec) join(parts []keyPart, ev *Event, doc *document) (key string, found bool) {
+// join gives the key of one alternative, or "" if a part has no value. An error means that a part has several.
+func (k KeySpec) join(parts []keyPart, ev *Event, doc *document) (string, error) {
 	if !k.joined {
-		key = parts[0].value(ev, doc)
-		return key, key != ""
+		return parts[0].value(ev, doc)
 	}
 	var b strings.Builder
 	for i, part := range parts {
-		value := part.value(ev, doc)
-		if value == "" {
-			return "", false
+		value, err := part.value(ev, doc)
+		if value == "" || err != nil {
+			return "", err
 		}
 		if i > 0 {
 			b.WriteByte('+')
 		}
 		_, _ = joinEscaper.WriteString(&b, value)
 	}
-	return b.String(), true
+	return b.String(), nil
 }
 
 var joinEscaper = strings.NewReplacer("%", "%25", "+", "%2B")
 
-// value is what stands at the part's place in ev; "" if nothing.
-func (p keyPart) value(ev *Event, doc *document) string {
+// value is what stands at the part's place in ev; "" if nothing. An error means that it depends on the reader.
+func (p keyPart) value(ev *Event, doc *document) (string, error) {
 	switch p.form {
 	case fromHeader:
-		return ev.Header.Get(p.name)
+		return ev.Header.only(p.name)
 	case fromSubject:
-		return subjectToken(ev.Subject, p.token)
+		return subjectToken(ev.Subject, p.token), nil
 	}
 	return doc.value(p.path)
 }
@@ -243,77 +256,4 @@ func subjectToken(subject string, n int) string {
 	}
 	token, _, _ := strings.Cut(subject, ".")
 	return token
-}
-
-// document is the data of an event, read as JSON when the first part asks for it.
-type document struct {
-	data []byte
-	read bool
-	root gjson.Result // doesn't exist if the data isn't JSON
-}
-
-// value is the scalar at path as text; "" if there is none. A number is its text exactly, whatever its size.
-//
-// The path is walked name by name instead of being handed to gjson, to which "#", "@this" or "*" in it would be queries.
-func (d *document) value(path []string) string {
-	if !d.read {
-		d.read = true
-		if validJSON(d.data) {
-			d.root = gjson.ParseBytes(d.data)
-		}
-	}
-	at := d.root
-	for _, name := range path {
-		at = member(at, name)
-	}
-	switch at.Type {
-	case gjson.String:
-		return strings.Clone(at.Str) // a part of it would keep all the data in memory for as long as the key
-	case gjson.Number:
-		return strings.Clone(at.Raw)
-	case gjson.True:
-		return "true"
-	case gjson.False:
-		return "false"
-	}
-	return ""
-}
-
-// member is the first field of that name, or the element of that number; a result that doesn't exist if there is none.
-func member(parent gjson.Result, name string) (found gjson.Result) {
-	switch {
-	case parent.IsObject():
-		parent.ForEach(func(key, value gjson.Result) bool {
-			if key.Str != name {
-				return true
-			}
-			found = value
-			return false
-		})
-	case parent.IsArray():
-		index, err := strconv.Atoi(name)
-		if err != nil || strconv.Itoa(index) != name { // "01" is a name, not a number
-			return found
-		}
-		parent.ForEach(func(_, value gjson.Result) bool {
-			if index == 0 {
-				found = value
-			}
-			index--
-			return index >= 0
-		})
-	}
-	return found
-}
-
-// maxDepth is how deeply nested data is still read; the same as in encoding/json.
-const maxDepth = 10_000
-
-// validJSON checks data that anybody may have published. gjson's check is the faster one, but goes as deep as the data
-// does: a few megabytes of "[" would end the process. The one that stops in time is asked where there are enough brackets.
-func validJSON(data []byte) bool {
-	if bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) > maxDepth {
-		return json.Valid(data)
-	}
-	return gjson.ValidBytes(data)
 }

@@ -223,13 +223,7 @@ func (w *Worker) admit(ev *Event) (DeadReason, error) {
 		}
 		return NoKey, err
 	}
-	if ev.Cost, err = CostOf(ev.Header); err != nil {
-		return BadHeader, err
-	}
-	if ev.Expires, err = ExpiresOf(ev.Header, ev.Time); err != nil {
-		return BadHeader, err
-	}
-	if ev.Collapse, err = CollapseOf(ev.Header, ev.Source); err != nil {
+	if err = ev.readHeader(); err != nil {
 		return BadHeader, err
 	}
 	if w.cfg.Tiers {

@@ -42,17 +42,37 @@ func (ev *Event) Order() uint64 {
 // Header holds an event's headers. Lookup ignores case; stored names keep the producer's spelling.
 type Header map[string][]string
 
-// Get returns the first value of the header name in any spelling, or "".
+// Get returns the first value of the header name in any spelling, or "". With several spellings it is that of the name as it
+// is asked for, else of the first in byte order.
 func (h Header) Get(name string) string {
 	if v, ok := h[name]; ok && len(v) > 0 {
 		return v[0]
 	}
+	spelling, value := "", ""
 	for k, v := range h {
-		if len(v) > 0 && strings.EqualFold(k, name) {
-			return v[0]
+		if len(v) > 0 && strings.EqualFold(k, name) && (spelling == "" || k < spelling) {
+			spelling, value = k, v[0]
 		}
 	}
-	return ""
+	return value
+}
+
+// only returns the one value of the header name in any spelling, or "". Different values are an error: which of them counts
+// would depend on the reader.
+func (h Header) only(name string) (string, error) {
+	value, found := "", false
+	for k, values := range h {
+		if len(values) == 0 || !strings.EqualFold(k, name) {
+			continue
+		}
+		for _, v := range values {
+			if found && v != value {
+				return "", fmt.Errorf("the header %.80s is there with different values", name)
+			}
+			value, found = v, true
+		}
+	}
+	return value, nil
 }
 
 // has says whether there is a header name in any spelling, with whatever value.
