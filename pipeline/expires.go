@@ -20,7 +20,7 @@ func ExpiresOf(h Header, published time.Time) (time.Time, error) {
 	if text = strings.TrimSpace(text); text == "" {
 		return time.Time{}, nil
 	}
-	if t, err := time.Parse(time.RFC3339, text); err == nil {
+	if t, err := ParseTime(text); err == nil {
 		return t, nil
 	}
 	d, err := time.ParseDuration(text)
@@ -36,6 +36,23 @@ func ExpiresOf(h Header, published time.Time) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("%s is %.40q, neither a time such as 2026-12-24T18:00:00Z nor a duration such as 90s or 2d", expiresHeader, text)
 	}
 	return published.Add(d), nil
+}
+
+// ParseTime reads a time in RFC 3339, and only that: [time.Parse] also takes hours of one digit, a comma before the fraction,
+// and zones beyond 23:59.
+func ParseTime(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}, err
+	}
+	zone, n := "00:00", len(text)
+	if text[n-1] != 'Z' {
+		zone = text[n-len(zone):]
+	}
+	if text[len("2006-01-02T15")] != ':' || strings.Contains(text, ",") || zone[:2] > "23" || zone[3:] > "59" {
+		return time.Time{}, fmt.Errorf("%.40q is not a time as RFC 3339 has it", text)
+	}
+	return t, nil
 }
 
 const maxExpiryDays = 100 * 365

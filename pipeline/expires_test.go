@@ -24,6 +24,11 @@ func TestExpiresOf(t *testing.T) {
 		{"soon", time.Time{}, true},
 		{"99999999999d", time.Time{}, true},
 		{"2026-12-24", time.Time{}, true},
+		{"2026-12-24T18:00:00.5Z", time.Date(2026, 12, 24, 18, 0, 0, 5e8, time.UTC), false},
+		{"2026-12-24T18:00:00,5Z", time.Time{}, true},
+		{"2026-12-24T5:00:00Z", time.Time{}, true},
+		{"2026-12-24T18:00:00+24:00", time.Time{}, true},
+		{"2026-12-24T18:00:00-00:60", time.Time{}, true},
 	} {
 		got, err := ExpiresOf(Header{"sluice-expires": {tt.text}}, published)
 		if !got.Equal(tt.want) || (err != nil) != tt.bad {
