@@ -18,8 +18,10 @@ import (
 var attributeName = regexp.MustCompile(`^[a-z0-9]+$`)
 
 // decodeCloudEvent makes the message of a CloudEvent in binary mode: attributes and extensions become ce- headers, the
-// data becomes the body. The key is the extension "key", else the subject, else the source.
+// data becomes the body. An attribute that is null is absent, as the JSON format has it. The key is the extension "key", else
+// the subject, else the source.
 func decodeCloudEvent(o object, subjects subjectTemplate) (*nats.Msg, error) {
+	maps.DeleteFunc(o, func(name string, value json.RawMessage) bool { return name != "data" && string(value) == "null" })
 	header, err := ceHeaders(o)
 	if err != nil {
 		return nil, err

@@ -258,11 +258,11 @@ func TestDevEndsSoonThoughTheEndpointHangs(t *testing.T) {
 func TestDevFileDeliversAllButTheBadLines(t *testing.T) {
 	t.Parallel()
 	lines := `{"key":"alice","data":"1"}` + "\n" + `{"key":"alice","body":"2"}` + "\n" + `{"key":"bob","data":"3"}` + "\n" +
-		`{"key":"carol","headers":{"Sluice-Cost":"x"}}` + "\n" + strings.Repeat(`{"key":"alice","data":"more"}`+"\n", 4)
+		`{"key":"carol","headers":{"Sluice-Cost":"2"}}` + "\n" + strings.Repeat(`{"key":"alice","data":"more"}`+"\n", 4)
 	p := startDev(t, []string{"SLUICE_LIMIT=10/s burst 1"}, "-f", writeFile(t, "mixed.ndjson", lines))
 	p.wait(1)
 	for _, want := range []string{
-		"line 2: body: unknown field", `key=carol reason=bad_header`, "sluice: 1 bad line, 1 event not delivered", "7 of 7 events settled",
+		"line 2: body: unknown field", `key=carol reason=cost`, "sluice: 1 bad line, 1 event not delivered", "7 of 7 events settled",
 	} {
 		if !strings.Contains(p.stderr.String(), want) {
 			t.Errorf("standard error lacks %q", want)

@@ -11,13 +11,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sluice/limiter"
+	"sluice/pipeline"
 )
 
 // maxLine is the longest line of an NDJSON file, without its end.
@@ -44,10 +44,8 @@ func (l *lineReader) next() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.number == 1 {
-			line = bytes.TrimPrefix(line, []byte("\uFEFF"))
-		}
-		if line = bytes.TrimSpace(line); len(line) > 0 {
+		// Joined files have a mark where each of them began.
+		if line = bytes.TrimSpace(pipeline.WithoutMark(line)); len(line) > 0 {
 			return line, nil
 		}
 	}
@@ -183,7 +181,7 @@ func (o object) timestamp(name string) (string, error) {
 	if err != nil || s == "" {
 		return "", err
 	}
-	if _, err := time.Parse(time.RFC3339, s); err != nil {
+	if _, err := pipeline.ParseTime(s); err != nil {
 		return "", fmt.Errorf("%s: is not an RFC 3339 time, such as 2026-01-31T12:00:00Z", name)
 	}
 	return s, nil

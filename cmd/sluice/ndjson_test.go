@@ -55,6 +55,10 @@ func TestDecodeLine(t *testing.T) {
 		{"CloudEvent with bytes", `{` + ce + `,"data_base64":"AA=="}`, "events./shop", ceHeader(), "\x00"},
 		{"CloudEvent beyond ASCII", `{` + ce + `,"subject":"b","note":"10 % é"}`, "events.b", ceHeader("ce-subject", "b", "ce-note", "10%20%25%20%C3%A9"), ""},
 		{"CloudEvent time", `{` + ce + `,"time":"2026-01-31T12:00:00Z"}`, "events./shop", ceHeader("ce-time", "2026-01-31T12:00:00Z"), ""},
+		{
+			"CloudEvent with null for what it hasn't", `{` + ce + `,"key":null,"subject":null,"time":null,"datacontenttype":null,"dataschema":null,"ext":null,"data_base64":null,"data":null}`,
+			"events./shop", ceHeader("Content-Type", "application/json"), "null",
+		},
 	}
 	for _, c := range cases {
 		msg, err := decodeLine([]byte(c.line), testTemplate)
@@ -101,6 +105,9 @@ func TestDecodeLineRefuses(t *testing.T) {
 		`{"key":"a","headers":{"A b":"x"}}`:                      `headers: "A b" is not the name of a header`,
 		`{"key":"a","headers":{"A":"x\r\nB: y"}}`:                "headers: the value of A holds a line end",
 		`{"key":"a","time":"yesterday"}`:                         "time: is not an RFC 3339 time",
+		`{"key":"a","time":"2026-01-31T12:00:00,5Z"}`:            "time: is not an RFC 3339 time",
+		`{` + ce + `,"time":"2026-01-31T12:00:00+24:00"}`:        "time: is not an RFC 3339 time",
+		`{"specversion":"1.0","id":null,"source":"s"}`:           "id: is missing; CloudEvents need it",
 		"{\"key\":\"a\",\"data\":\"\xff\"}":                      "is not UTF-8",
 		`{"specversion":"1.0","id":"1","type":"t"}`:              "source: is missing; CloudEvents need it",
 		`{"specversion":"0.3","id":"1","source":"s","type":"t"}`: `specversion: "0.3" is not supported`,

@@ -168,6 +168,32 @@ func TestBadLinesAreNumberedAndDontStopTheOthers(t *testing.T) {
 	}
 }
 
+// What a worker would dead-letter at once is told to whoever publishes it.
+func TestEventsWithUnreadableHeadersAreNotPublished(t *testing.T) {
+	s := startNATS(t, server.Options{})
+	stream := eventStream(t, s.ClientURL())
+	for header, want := range map[string]string{
+		"Sluice-Expires: 2026-12-24T5:00:00Z": "Sluice-Expires is", "sluice-expires: soon": "Sluice-Expires is",
+		"Sluice-Cost: nonsense": `Sluice-Cost is "nonsense"`, "Sluice-Collapse:": "Sluice-Collapse has 0 bytes",
+	} {
+		name, value, _ := strings.Cut(header, ":")
+		line := fmt.Sprintf("\uFEFF{\"key\":\"a\",\"headers\":{%q:%q}}\n", name, strings.TrimSpace(value))
+		if code, _, stderr := execute(t, t.Context(), line, "publish", "-f", "-"); code != 1 || !strings.Contains(stderr, "line 1: headers: "+want) {
+			t.Errorf("%s in a file: exit %d, %s", header, code, stderr)
+		}
+		if code, _, stderr := execute(t, t.Context(), `{"key":"a"}`, "publish", "-f", "-", "--header", header); code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("%s for all of a file: exit %d, %s", header, code, stderr)
+		}
+		if code, _, stderr := execute(t, t.Context(), "", "publish", "events.a", "x", "--header", header); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s as a flag: exit %d, %s", header, code, stderr)
+		}
+	}
+	good := "{\"key\":\"a\"}\n\uFEFF{\"key\":\"a\",\"headers\":{\"Sluice-Expires\":\"2d\",\"Sluice-Cost\":\"3\"}}\n"
+	if code, _, stderr := execute(t, t.Context(), good, "publish", "-f", "-"); code != 0 || stored(t, stream) != 2 {
+		t.Errorf("good lines: exit %d, %d stored, %s", code, stored(t, stream), stderr)
+	}
+}
+
 func TestStrictStopsAtTheFirstBadLine(t *testing.T) {
 	stream := eventStream(t, startNATS(t, server.Options{}).ClientURL())
 	code, stdout, stderr := execute(t, t.Context(), mixedLines, "publish", "-f", "-", "--strict")

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"github.com/nats-io/nats.go"
+
+	"sluice/pipeline"
 )
 
 // publishSource is where the events come from: one message, or the lines of a file.
@@ -57,6 +59,9 @@ func (f *publishFlags) oneEvent(stdin io.Reader, args []string, header nats.Head
 	}
 	if err := setID(header, f.id); err != nil {
 		return nil, usagef("--id: %s", err)
+	}
+	if err := pipeline.CheckHeader(pipeline.Header(header)); err != nil {
+		return nil, usagef("--header: %s", err)
 	}
 	msg := &nats.Msg{Subject: args[0], Header: header}
 	switch {
@@ -133,6 +138,9 @@ func (s *publishSource) decode(line numberedLine) (*nats.Msg, error) {
 		if !hasHeader(msg.Header, name) {
 			msg.Header[name] = values
 		}
+	}
+	if err := pipeline.CheckHeader(pipeline.Header(msg.Header)); err != nil {
+		return nil, fmt.Errorf("headers: %w", err)
 	}
 	return msg, nil
 }
