@@ -34,7 +34,8 @@ from 1. Receivers see the same ids as before. Replaying a dead letter twice with
 after a crash, publishes it once.
 
 One whose subject the stream doesn't take any more, or none of SLUICE_SUBJECTS matches, stays, and is told. One that became
-too large for the stream with its id goes into its key's lane instead, where a worker finds it within 30 s.`,
+too large for the stream with its id goes into its key's lane instead, where a worker finds it within 30 s; if it was stored
+without a key, SLUICE_KEY as it is set here gives it one. What a worker would refuse at once stays, and is told.`,
 		Example: `  sluice dlq replay --key alice
   sluice dlq replay --reason exhausted --newer 1d --rate 100/s
   sluice dlq replay --dry-run`,
@@ -61,7 +62,7 @@ func (f *replayFlags) run(cmd *cobra.Command) error {
 	b, letters, err := f.begin(cmd, s, letterQuestion{
 		verb: "replay", text: "Replay %s?", needed: !s.narrow,
 		refusal: "nothing narrows the selection; give --yes to replay all dead letters",
-	}, sourcePart)
+	}, sourcePart, limitPart)
 	if b == nil {
 		return err
 	}
@@ -222,6 +223,11 @@ func (r *replay) park(ctx context.Context, name string, l stream.DeadLetter) {
 	}
 	ev := r.letters.ReplayInLane(l, source.CachedInfo().State.LastSeq)
 	ev.Time = r.now() // as the source would date it
+	if err := r.admit(ev); err != nil {
+		r.failed.Add(1)
+		r.out.report(fmt.Errorf("%s is too large for stream %s with its id, and no worker would take it from a lane: %w", name, r.cfg.Stream, err))
+		return
+	}
 	if _, err := r.lanes.Append(ctx, ev); err != nil {
 		r.failed.Add(1)
 		r.out.report(fmt.Errorf("%s is too large for stream %s with its id, and for its lane: %w", name, r.cfg.Stream, err))
@@ -229,6 +235,16 @@ func (r *replay) park(ctx context.Context, name string, l stream.DeadLetter) {
 	}
 	r.parked.Add(1)
 	r.forget(name, l)
+}
+
+// admit does for an event on its way into a lane what a worker does with one of the source.
+func (r *replay) admit(ev *pipeline.Event) (err error) {
+	if ev.Key == "" {
+		if ev.Key, err = r.cfg.Key.Key(ev); err != nil {
+			return err
+		}
+	}
+	return pipeline.CheckHeader(ev.Header)
 }
 
 // forget deletes a dead letter that is replayed.

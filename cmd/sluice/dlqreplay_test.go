@@ -172,9 +172,62 @@ func TestReplayOfEventsAtMaxPayload(t *testing.T) {
 	if err != nil || found != 1 {
 		t.Errorf("%d events in lanes, %v", found, err)
 	}
+	t.Setenv("SLUICE_KEY", "json:user")
 	_, stderr := r.dlq(1, "replay", "--reason", "no_key")
-	if !strings.Contains(stderr, "dead letter 6 is too large for stream EVENTS with its id, and for its lane") || r.held("SLUICE_DLQ") != 2 {
+	if !strings.Contains(stderr, "dead letter 6 is too large for stream EVENTS with its id, and no worker would take it from a lane: no key") || r.held("SLUICE_DLQ") != 2 {
 		t.Errorf("one without a lane: %s", stderr)
+	}
+}
+
+// The way by the lane is no way around what a worker looks at: the same letters, small and as large as there can be.
+func TestReplayOfWhatWasUnreadableGoesByItsNewKeyOrStays(t *testing.T) {
+	const room = 8 << 10
+	r := newLetterRig(t, server.Options{MaxPayload: room})
+	lanes, err := stream.OpenLanes(t.Context(), r.js, r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SLUICE_KEY", "json:user")
+	var lanesHold, sourceHolds int
+	for i, tt := range []struct {
+		reason pipeline.DeadReason
+		key    string
+		header pipeline.Header
+		data   string
+		stays  bool // at full size; a small one goes to the source, from where it is dead-lettered again
+	}{
+		{pipeline.BadHeader, "alice", pipeline.Header{"Sluice-Cost": {"nonsense"}}, `{"user":"alice"}`, true},
+		{pipeline.BadHeader, "alice", pipeline.Header{"Sluice-Expires": {"2026-12-24T5:00:00Z"}}, `{"user":"alice"}`, true},
+		{pipeline.BadKey, "", nil, `{"user":"bob","user":"alice"}`, true},
+		{pipeline.BadKey, "", nil, `{"user":"alice"}`, false}, // SLUICE_KEY was another one then
+		{pipeline.NoKey, "", pipeline.Header{"Sluice-Cost": {"3"}}, `{"user":"alice"}`, false},
+	} {
+		for j, size := range []int{1000, room - 100} {
+			seq := uint64(2*i + j + 1)
+			r.buryEvent(tt.reason, &pipeline.Event{
+				ID: fmt.Sprint("EVENTS:", seq), Key: tt.key, Subject: "events.a", Header: tt.header, Data: []byte(tt.data + strings.Repeat(" ", size-len(tt.data))),
+				Source: pipeline.SourceID{Stream: "EVENTS", Created: 1, Seq: seq},
+			})
+		}
+		if sourceHolds++; !tt.stays {
+			lanesHold++
+		}
+	}
+	_, stderr := r.dlq(1, "replay", "--yes")
+	for want, times := range map[string]int{`Sluice-Cost is "nonsense"`: 1, "Sluice-Expires is": 1, "unusable key": 1, "no worker would take it from a lane": 3} {
+		if strings.Count(stderr, want) != times {
+			t.Errorf("%q isn't there %d times in\n%s", want, times, stderr)
+		}
+	}
+	found := 0
+	err = lanes.Each(t.Context(), func(ev *pipeline.Event, seq uint64) error {
+		if found++; ev.Key != "alice" {
+			t.Errorf("in a lane is %+v", ev)
+		}
+		return nil
+	})
+	if err != nil || found != lanesHold || r.held("EVENTS") != uint64(sourceHolds) {
+		t.Errorf("%d events in lanes, want %d, and %d in the source, want %d: %v", found, lanesHold, r.held("EVENTS"), sourceHolds, err)
 	}
 }
 
