@@ -5,7 +5,7 @@ COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
 FUZZTIME ?= 10s
 
-NESTED = deploy/verify integration/statuspage
+NESTED = deploy/verify integration/cloudevents integration/statuspage
 HAS_BROWSER = { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null
 HAS_SYSTEMD = command -v systemd-analyze >/dev/null
 
@@ -41,10 +41,11 @@ drills: race
 beside:
 	@nice -n 19 $(MAKE) --no-print-directory ci-tools staticcheck
 
-# Modules of their own: the libraries of Compose, Kubernetes, Prometheus and the browser's protocol are for these tests only. Go
+# Modules of their own: the libraries of Compose, Kubernetes, Prometheus, CloudEvents and the browser's protocol are for these tests only. Go
 # does not see when the files change that they read, which are outside of the module: hence -count=1.
 nested:
 	cd deploy/verify && go test -count=1 -vet=off -shuffle=on -timeout 6m ./...
+	cd integration/cloudevents && go test -count=1 -vet=off -shuffle=on -timeout 3m ./...
 	@if [ "$(CI)" = true ] || $(HAS_BROWSER); then $(MAKE) --no-print-directory browser; fi
 
 # Before a release. Asks the Go vulnerability database about what the code calls; that needs the network, so it isn't part of test.

@@ -45,15 +45,13 @@ func (w *Webhook) headers(ev *pipeline.Event, at time.Time) (http.Header, error)
 	return h, nil
 }
 
-// passedOn returns the names of an event's headers that go on, the CloudEvents attributes and the trace context, in byte
-// order. What HTTP can't carry is left out, as it would fail every attempt.
+// passedOn returns the names of an event's headers that go on: the attributes of CloudEvents, the trace context and the encoding
+// of the data, in byte order. What HTTP can't carry is left out, as it would fail every attempt.
 func passedOn(from pipeline.Header) []string {
-	const attribute = "Ce-"
 	var names []string
 	for name := range from {
-		isAttribute := len(name) > len(attribute) && strings.EqualFold(name[:len(attribute)], attribute)
-		isTrace := strings.EqualFold(name, "Traceparent") || strings.EqualFold(name, "Tracestate")
-		if (isAttribute || isTrace) && isToken(name) {
+		if isAttribute(name) || strings.EqualFold(name, "Traceparent") || strings.EqualFold(name, "Tracestate") ||
+			strings.EqualFold(name, "Content-Encoding") {
 			names = append(names, name)
 		}
 	}
@@ -61,7 +59,7 @@ func passedOn(from pipeline.Header) []string {
 	return names
 }
 
-// passOn copies the headers of those names. Names that differ in their case only are one name, and the first counts, so
+// passOn translates the headers of those names. Names that differ in their case only are one name, and the first counts, so
 // that all attempts carry the same. Values that HTTP can't carry are left out.
 func passOn(h http.Header, from pipeline.Header, names []string) {
 	for _, name := range names {
@@ -70,8 +68,13 @@ func passOn(h http.Header, from pipeline.Header, names []string) {
 			continue
 		}
 		values := slices.DeleteFunc(slices.Clone(from[name]), func(v string) bool { return !isLegalValue(v) })
-		if canonical != "Tracestate" && len(values) > 1 {
-			values = values[:1] // only tracestate is a list
+		if canonical != "Tracestate" && canonical != "Content-Encoding" && len(values) > 1 {
+			values = values[:1] // the others aren't lists
+		}
+		if isAttribute(name) {
+			for i, v := range values {
+				values[i] = attributeValue(v)
+			}
 		}
 		if len(values) > 0 {
 			h[canonical] = values
@@ -79,24 +82,32 @@ func passOn(h http.Header, from pipeline.Header, names []string) {
 	}
 }
 
+// contentType is the producer's, be it a header or the attribute of a CloudEvent; else what the data are.
 func contentType(ev *pipeline.Event) string {
-	if own := ev.Header.Get("Content-Type"); strings.TrimSpace(own) != "" && isLegalValue(own) {
-		return own
+	for _, name := range []string{"Content-Type", typeAttribute} {
+		if own := ev.Header.Get(name); strings.TrimSpace(own) != "" && isLegalValue(own) {
+			return own
+		}
 	}
-	if isJSON(ev.Data) {
-		return "application/json"
+	switch {
+	case !isJSON(ev.Data):
+		return "application/octet-stream"
+	case isCloudEvent(ev):
+		return "application/cloudevents+json"
 	}
-	return "application/octet-stream"
+	return "application/json"
 }
 
 // isJSON says whether data is JSON as others will read it; package json is content with broken UTF-8 in strings.
 func isJSON(data []byte) bool {
-	return json.Valid(data) && utf8.Valid(data)
+	return json.Valid(pipeline.WithoutMark(data)) && utf8.Valid(data)
 }
 
 // percentEncode makes any bytes a header value: what isn't visible ASCII, and the percent sign, becomes %XX.
-func percentEncode(s string) string {
-	isPlain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '%' }
+func percentEncode(s string) string { return percentEncodeAlso(s, "") }
+
+func percentEncodeAlso(s, also string) string {
+	isPlain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '%' && strings.IndexByte(also, c) < 0 }
 	plain := 0
 	for plain < len(s) && isPlain(s[plain]) {
 		plain++

@@ -156,6 +156,15 @@ func TestContentTypeIsTheProducersOrFollowsTheData(t *testing.T) {
 		{"empty", nil, ``, "application/octet-stream"},
 		{"broken UTF-8", nil, "\"\xff\"", "application/octet-stream"},
 		{"illegal", pipeline.Header{"Content-Type": {"text/csv\r\nX-Evil: 1"}}, `{}`, "application/json"},
+		{"JSON behind a byte order mark", nil, "\uFEFF[1]", "application/json"},
+		{"CloudEvent in binary mode", pipeline.Header{"ce-specversion": {"1.0"}, "ce-datacontenttype": {"text/csv"}}, `{}`, "text/csv"},
+		{"producer's before the attribute", pipeline.Header{"ce-datacontenttype": {"text/csv"}, "content-type": {"text/x"}}, `{}`, "text/x"},
+		{"CloudEvent in structured mode", nil, ` {"specversion":"1.0","id":"1","source":"/s","type":"t","data":{}}`, "application/cloudevents+json"},
+		{"CloudEvent in structured mode behind a byte order mark", nil, "\uFEFF" + `{"specversion":"1.0","id":"1","source":"/s","type":"t"}`, "application/cloudevents+json"},
+		{"producer's before the structured mode", pipeline.Header{"Content-Type": {"application/json"}}, `{"specversion":"1.0","id":"1","source":"/s","type":"t"}`, "application/json"},
+		{"CloudEvent as the data of another", pipeline.Header{"ce-specversion": {"1.0"}}, `{"specversion":"1.0","id":"1","source":"/s","type":"t"}`, "application/json"},
+		{"not quite a CloudEvent", nil, `{"specversion":"1.0","id":1,"source":"/s","type":"t"}`, "application/json"},
+		{"a CloudEvent further in", nil, `[{"specversion":"1.0","id":"1","source":"/s","type":"t"}]`, "application/json"},
 		{"blank", pipeline.Header{"Content-Type": {" "}}, `a,b`, "application/octet-stream"},
 	}
 	for _, tt := range tests {
@@ -175,7 +184,7 @@ func TestOnlyCloudEventsAndTraceHeadersPassOn(t *testing.T) {
 	ev.Header = pipeline.Header{
 		"ce-type": {"a.b", "second"}, "CE-Source": {"/x"}, "ce-SOURCE": {"/later"}, "Ce-Naïve": {"x"}, "ce-a b": {"x"}, "Ce-": {"x"}, "ce-n:\r\nEvil": {"x"},
 		"ce-evil": {"a\r\nX-Evil: 1"}, "ce-nul": {"a\x00b"}, "ce-mixed": {"a\nb", "good"}, "ce-none": {},
-		"TraceParent": {"00-1-2-01"}, "tracestate": {"a=1", "b=2"},
+		"TraceParent": {"00-1-2-01"}, "tracestate": {"a=1", "b=2"}, "CONTENT-encoding": {"br", "gzip"}, "ce-datacontenttype": {"text/x"},
 		"webhook-signature": {"v1,evil"}, " webhook-signature": {"v1,evil"}, "WEBHOOK-ID": {"evil"}, "Webhook-Timestamp": {"1"},
 		"Authorization": {"Basic evil"}, "Host": {"evil"}, "Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Sluice-Key": {"evil"}, "sluice-attempt": {"9"},
 		"Connection": {"close"}, "X-Other": {"x"}, "Cookie": {"x"}, "User-Agent": {"evil"}, "Nats-Msg-Id": {"x"},
@@ -183,6 +192,7 @@ func TestOnlyCloudEventsAndTraceHeadersPassOn(t *testing.T) {
 	r := mustPush(t, w, ev, got)
 	want := map[string][]string{
 		"Ce-Type": {"a.b"}, "Ce-Source": {"/x"}, "Ce-Mixed": {"good"}, "Traceparent": {"00-1-2-01"}, "Tracestate": {"a=1", "b=2"},
+		"Content-Encoding": {"br", "gzip"}, "Content-Type": {"text/x"},
 	}
 	for name, values := range want {
 		if !slices.Equal(r.header[name], values) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+
+	"sluice/sink"
 )
 
 // attributeName is what CloudEvents allows as the name of an attribute or extension.
@@ -97,7 +99,7 @@ func ceHeaders(o object) (nats.Header, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		header.Set("ce-"+name, ceEscape(value))
+		header.Set("ce-"+name, sink.EncodeAttribute(value))
 	}
 	return header, nil
 }
@@ -125,20 +127,6 @@ func ceValue(raw json.RawMessage) (string, error) {
 		return text, nil
 	}
 	return "", errors.New("must be a string, a boolean or a whole number")
-}
-
-// ceEscape percent-encodes what CloudEvents doesn't allow in a header: all but visible ASCII, and the double quote and the
-// percent sign.
-func ceEscape(value string) string {
-	var b strings.Builder
-	for i := range len(value) {
-		if c := value[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
-			b.WriteByte(c)
-		} else {
-			fmt.Fprintf(&b, "%%%02X", c)
-		}
-	}
-	return b.String()
 }
 
 // isJSON says whether a body of this type is JSON, so that a string in it keeps its quotes.
