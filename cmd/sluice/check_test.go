@@ -83,6 +83,13 @@ func (r *checkRig) check() (code int, found []finding) {
 	return code, found
 }
 
+// answers makes the receiver one that gives every request this answer.
+func (r *checkRig) answers(status int) {
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	r.t.Cleanup(receiver.Close)
+	r.env["WEBHOOK_URL"] = receiver.URL
+}
+
 // look is check without the workers, who take a second to be heard.
 func (r *checkRig) look() *findings {
 	r.t.Helper()
@@ -225,6 +232,14 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 			r.t.Cleanup(receiver.Close)
 			r.env["WEBHOOK_URL"] = receiver.URL
 		}, fault, "receiver", "certificate"},
+		{"a receiver of https by http", server.Options{}, func(r *checkRig) {
+			receiver := httptest.NewTLSServer(http.NotFoundHandler())
+			r.t.Cleanup(receiver.Close)
+			r.env["WEBHOOK_URL"] = strings.Replace(receiver.URL, "https", "http", 1) + "/hooks/{key}"
+		}, fault, "receiver", "TLS"},
+		{"a receiver that doesn't understand", server.Options{}, func(r *checkRig) { r.answers(400) }, warning, "receiver", "doesn't understand"},
+		{"a receiver with nothing behind it", server.Options{}, func(r *checkRig) { r.answers(502) }, warning, "receiver", "HEAD /: 502"},
+		{"a proxy's refusal", server.Options{}, func(r *checkRig) { r.answers(407) }, fault, "receiver", "proxy"},
 		{"pushes that nobody signs", server.Options{}, func(r *checkRig) { r.env["WEBHOOK_SECRETS"] = "" }, warning, "receiver", "not signed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
