@@ -175,6 +175,41 @@ func indexPrefix(list []string, start string) int {
 	return -1
 }
 
+// As docker's --env-file leaves them. A name of a stream, a password or a key with quotes would fail much later, or never.
+func TestQuotesAroundAValueAreNamed(t *testing.T) {
+	read := map[string]string{ // all are right but for the quotes
+		"NAME": "shop", "STREAM": "EVENTS", "SUBJECTS": "events.>", "LIMIT": "10/s", "KEY": "subject:2", "MAX_WAIT": "1h", "LANES_MAX_BYTES": "8GiB",
+		"CONCURRENCY": "8", "OVERFLOW": "drop", "WEBHOOK_URL": "https://user:hidden@example.com/", "NATS_URL": "nats://hidden@127.0.0.1:4222",
+		"REDIS_PASSWORD": "hidden", "WEBHOOK_SECRETS": "whsec_hidden", "NATS_TLS_CA": "/ca.pem", "METRIC_KEYS": "alice", "ADMIN_ADDR": ":7780",
+		"NATS_PASSWORD_FILE": "/run/hidden", "RETRY_BASE": "1s",
+	}
+	for _, quote := range []string{`"`, "'"} {
+		pairs := []string{"SLUICE_NATS_USER=u"}
+		for name, value := range read {
+			pairs = append(pairs, prefix+name+"= "+quote+value+quote)
+		}
+		setEnvironment(t, pairs...)
+		_, err := loadConfig(workerParts...)
+		faults := faultsOf(t, err)
+		if len(faults) != len(read) {
+			t.Errorf("%d faults of %d variables:\n%s", len(faults), len(read), strings.Join(faults, "\n"))
+		}
+		for name := range read {
+			if !strings.Contains(err.Error(), prefix+name+": its value begins and ends with the quote "+quote) {
+				t.Errorf("nothing is said of the quotes of %s", name)
+			}
+		}
+		if strings.Contains(err.Error(), "hidden") {
+			t.Errorf("a secret shows in %s", err)
+		}
+	}
+	file := writeFile(t, "password", `"hidden"`)
+	setEnvironment(t, "SLUICE_SINK=log", "SLUICE_REDIS_PASSWORD_FILE="+file, `SLUICE_KEY=json:"a"+json:"b",subject:2`)
+	if cfg, err := loadConfig(workerParts...); err != nil || string(cfg.Redis.Password) != `"hidden"` || cfg.Key.String() != `json:"a"+json:"b",subject:2` {
+		t.Errorf("quotes that are meant: %v, %+v", err, cfg)
+	}
+}
+
 func TestPushesThatAreCountedCannotAllPassWithoutRedis(t *testing.T) {
 	setEnvironment(t, "SLUICE_SINK=log", "SLUICE_KEY_CONCURRENCY=3", "SLUICE_ON_REDIS_DOWN=open")
 	_, err := loadConfig(workerParts...)

@@ -19,6 +19,7 @@ import (
 // once. Its methods take a variable's name without the prefix; after a fault they return a zero value.
 type reader struct {
 	faults []string
+	quoted map[string]bool // variables with that fault, and so no other
 }
 
 // configError lists all faults of the settings, one a line.
@@ -41,6 +42,9 @@ func (r *reader) err() error {
 // fault notes what is wrong with a variable whose value isn't shown.
 func (r *reader) fault(name, wrong string) {
 	name = prefix + strings.TrimPrefix(name, prefix)
+	if r.quoted[name] {
+		return
+	}
 	r.faults = append(r.faults, name+": "+wrong)
 }
 
@@ -51,10 +55,25 @@ func (r *reader) faultf(name string, value any, format string, args ...any) {
 
 // text is the trimmed value, or the default.
 func (r *reader) text(name, raw string) string {
-	if s := strings.TrimSpace(raw); s != "" {
+	if s := strings.TrimSpace(raw); s != "" && !r.isQuoted(name, s) {
 		return s
 	}
 	return presetOf(name)
+}
+
+// isQuoted notes a value that is in quotes: nobody means them, and what they spoil may tell of itself much later, such as a
+// stream that isn't found. The value isn't shown, for it may be a secret.
+func (r *reader) isQuoted(name, text string) bool {
+	if len(text) < 2 || text[0] != text[len(text)-1] || text[0] != '"' && text[0] != '\'' {
+		return false
+	}
+	r.fault(name, fmt.Sprintf("its value begins and ends with the quote %c; remove both: some readers of env files, such as docker's "+
+		"--env-file, take them for a part of the value", text[0]))
+	if r.quoted == nil {
+		r.quoted = map[string]bool{}
+	}
+	r.quoted[prefix+name] = true
+	return true
 }
 
 func (r *reader) list(name, raw string) []string {
@@ -166,8 +185,8 @@ func (r *reader) size(name, raw string) int64 {
 
 // secret reads a secret from the variable or from the file that <name>_FILE names.
 func (r *reader) secret(name, raw, file string) Secret {
-	if file = strings.TrimSpace(file); file == "" {
-		if strings.TrimSpace(raw) == "" {
+	if file = strings.TrimSpace(file); file == "" || r.isQuoted(name+"_FILE", file) {
+		if text := strings.TrimSpace(raw); text == "" || r.isQuoted(name, text) { // a file can hold one that has quotes
 			return Secret(presetOf(name))
 		}
 		return Secret(raw)
