@@ -229,6 +229,32 @@ func TestGetTellsWhyAKeyHasItsLimits(t *testing.T) {
 	if !strings.Contains(stdout, "alice: paused, nothing passes (by key:alice)") || !strings.Contains(stdout, ">  key:alice") || !strings.Contains(stdout, "not understood") {
 		t.Errorf("of a bad value it says\n%s", stdout)
 	}
+	// What rules in place of a value that can't be understood is what is named: the last good one, or what follows.
+	put := func(place string, values ...string) {
+		for _, value := range values {
+			if _, err := r.kv.PutString(t.Context(), place, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put("tier.silver", "7/s")
+	put("key.zoe", `{"tier":"silver"}`, "fast")
+	if err := r.kv.Purge(t.Context(), "default"); err != nil {
+		t.Fatal(err)
+	}
+	put("default", "often")
+	for _, c := range []struct{ args, first string }{{"zoe", "zoe: 7/s (by tier:silver)"}, {"zack", "zack: 10/s burst 20 (by SLUICE_LIMIT)"}} {
+		if stdout, _ := r.sluice(0, "limits", "get", c.args); !strings.HasPrefix(stdout, c.first+"\n") || strings.Count(stdout, "\n>") != 1 {
+			t.Errorf("beside a bad value it says\n%s\nwant %s", stdout, c.first)
+		}
+	}
+	if stdout, _ := r.sluice(0, "limits", "get", "zoe"); !strings.Contains(stdout, "not understood, so tier:si") {
+		t.Errorf("of the key it says\n%s", stdout)
+	}
+	put("tier.silver", "slow")
+	if stdout, _ := r.sluice(0, "limits", "get", "tier:silver"); !strings.Contains(stdout, "not understood, so 7/s as before: ") {
+		t.Errorf("of the tier it says\n%s", stdout)
+	}
 	stdout, _ = r.sluice(0, "limits", "get", "anna", "--json")
 	if got := decodeInto[struct{ Key, Limits, From string }](t, stdout); got.Key != "anna" || got.Limits != "60/s" || got.From != "pattern:a*" {
 		t.Errorf("as JSON: %s", stdout)

@@ -56,6 +56,9 @@ said SLUICE_LIMIT rules: it is shown as it is set here.
 
 func (b *ruleBox) getPlace(cmd *cobra.Command, place limiter.Place, asJSON bool) error {
 	rule, err := b.bucket.Get(cmd.Context(), place)
+	if err == nil {
+		rule.Rule, err = b.bucket.Ruling(cmd.Context(), rule)
+	}
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (x explanation) place() limiter.Place {
 func (x explanation) from() (string, *stream.StoredRule) {
 	place := x.place()
 	for i := range x.rules {
-		if x.rules[i].Place == place {
+		if x.rules[i].Place == place && !x.rules[i].Rule.None() { // one that can't be understood may leave the place to SLUICE_LIMIT
 			return shownPlace(place), &x.rules[i]
 		}
 	}

@@ -111,6 +111,8 @@ func placeCell(r stream.StoredRule) string {
 
 func saysCell(r stream.StoredRule) string {
 	switch {
+	case r.Fault != nil && !r.Rule.None():
+		return "not understood, so " + r.Rule.String() + " as before: " + visible(r.Fault.Error())
 	case r.Fault != nil:
 		return "not understood: " + visible(r.Fault.Error())
 	case r.Removed:

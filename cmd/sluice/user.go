@@ -192,20 +192,22 @@ func (b *userBox) close() {
 	}
 }
 
-// bookOf is all that is said of a key, as a worker would have it, and where.
+// bookOf is all that is said of a key, as a worker would have it, and where. A rule that can't be understood is there with what
+// rules in its place.
 func (b *ruleBox) bookOf(ctx context.Context, key string) (*limiter.Book, []stream.StoredRule, error) {
 	rules, err := b.bucket.Concerning(ctx, key)
 	if err != nil {
 		return nil, nil, err
 	}
 	book := limiter.NewBook(b.cfg.Limit)
-	for _, r := range rules {
+	for i := range rules {
+		r := &rules[i]
 		if r.Place == (limiter.Place{}) {
 			continue
 		}
-		rule, err := b.bucket.Ruling(ctx, r)
+		r.Rule, err = b.bucket.Ruling(ctx, *r)
 		if err == nil {
-			err = book.Apply(limiter.Change{Place: r.Place, Rule: rule})
+			err = book.Apply(limiter.Change{Place: r.Place, Rule: r.Rule})
 		}
 		if err != nil {
 			return nil, nil, err
