@@ -85,6 +85,8 @@ func (a Address) explain(err error) string {
 	switch {
 	case a.Sentinel != nil && errors.Is(err, redis.Nil):
 		return fmt.Sprintf("the Sentinels know no master %q; check master_name", a.Sentinel.MasterName)
+	case a.Cluster != nil && errors.Is(err, redis.Nil): // in place of the addresses of its nodes
+		return "the Cluster doesn't tell the addresses of its nodes; set cluster-preferred-endpoint-type to ip or hostname on each of them"
 	case redis.IsAuthError(err) && a.Sentinel != nil:
 		return err.Error() + "; check SLUICE_REDIS_USERNAME and SLUICE_REDIS_PASSWORD, and the Sentinels' own in the URL"
 	case redis.IsAuthError(err):

@@ -297,6 +297,43 @@ func TestWhatMayMendIsToldAndTriedAgain(t *testing.T) {
 	}
 }
 
+// Behind some load balancers a Cluster names no addresses ("unknown-endpoint"). The client knows only that something is nil.
+func TestClusterWithoutAddressesIsToldWithTheSettingUntilItHasThem(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.RedisCluster(t)
+	endpoints := func(kind string) {
+		for _, node := range cluster.Nodes() {
+			if err := node.Client().ConfigSet(t.Context(), "cluster-preferred-endpoint-type", kind).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	endpoints("unknown-endpoint")
+	if _, err := Reach(t.Context(), clusterAt(cluster.URL())(t), "redis://h"); err == nil || !strings.Contains(err.Error(), "cluster-preferred-endpoint-type") {
+		t.Errorf("asked once: %v", err)
+	}
+	var said lines
+	ended := make(chan error, 1)
+	go func() {
+		rdb, err := Connect(t.Context(), clusterAt(cluster.URL())(t), "redis://h", said.logger())
+		if err == nil {
+			err = rdb.Set(t.Context(), "k", "v", 0).Err()
+			_ = rdb.Close()
+		}
+		ended <- err
+	}()
+	until(t, func() error {
+		if !strings.Contains(said.String(), "set cluster-preferred-endpoint-type to ip or hostname") {
+			return errors.New("the log says only " + said.String())
+		}
+		return nil
+	})
+	endpoints("ip")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEvictionIsToldOfEachMaster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.RedisCluster(t)
