@@ -37,7 +37,8 @@ func NewModel(limits Limits) (*Model, error) {
 }
 
 // SetLimits changes the limits. Each goes on with the state of its name: a lower burst cuts what there was at once, a higher
-// one adds nothing. A limit with a new name begins as a missing one.
+// one adds nothing. A limit with a new name goes on with the state of one of its kind that is no longer among them; else it
+// begins as a missing one.
 func (m *Model) SetLimits(limits Limits) error {
 	p, err := newPlan(limits)
 	if err != nil {
@@ -99,7 +100,7 @@ func (m *Model) reserve(now, n, cost, horizon int64) Reservation {
 	case m.plan.paused || cost > m.plan.maxCost:
 		return Reservation{Wait: Forever}
 	}
-	states, rebased := m.refilled(now)
+	states, rebased, from := m.refilled(now)
 	var r Reservation
 	if horizon >= 0 {
 		r.Granted = m.plan.fits(states, now, n, cost)
@@ -119,6 +120,7 @@ func (m *Model) reserve(now, n, cost, horizon int64) Reservation {
 	for i := range states {
 		if r.Granted+r.Scheduled > 0 || rebased[i] {
 			m.states[i] = states[i]
+			delete(m.unused, from[i])
 		}
 	}
 	return r
@@ -127,7 +129,7 @@ func (m *Model) reserve(now, n, cost, horizon int64) Reservation {
 // FullAt is the time, at least now, from which on the key is as good as one never seen, if nothing more is taken: the
 // expiry of its state. What was spent under limits that no longer rule counts, as they may rule again.
 func (m *Model) FullAt(now int64) int64 {
-	states, _ := m.refilled(now)
+	states, _, _ := m.refilled(now)
 	at := now
 	for i, c := range m.plan.classes {
 		at = max(at, c.fullAt(states[i], now))
@@ -138,12 +140,17 @@ func (m *Model) FullAt(now int64) int64 {
 	return at
 }
 
-func (m *Model) refilled(now int64) (states []State, rebased []bool) {
-	states, rebased = make([]State, len(m.states)), make([]bool, len(m.states))
+// refilled brings the states to now. from are the names of the limits that those without a state take the place of.
+func (m *Model) refilled(now int64) (states []State, rebased []bool, from []string) {
+	states, rebased, from = make([]State, len(m.states)), make([]bool, len(m.states)), make([]string, len(m.states))
 	for i, c := range m.plan.classes {
-		states[i], rebased[i] = c.refill(m.states[i], now, m.Since)
+		s := m.states[i]
+		if s.Den == 0 {
+			s, from[i] = m.inherited(c)
+		}
+		states[i], rebased[i] = c.refill(s, now, m.Since)
 	}
-	return states, rebased
+	return states, rebased, from
 }
 
 // duration is so many microseconds.

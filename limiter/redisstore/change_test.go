@@ -23,7 +23,8 @@ func TestChangesOfALimitUnderLoadKeepTheBound(t *testing.T) {
 	t.Parallel()
 	pieces := []piece{
 		{0, "300/s burst 30", 300, 30}, {1_000_000, "0", 0, 0}, {2_500_000, "1500/s burst 30", 1500, 30},
-		{4_000_000, "20/s burst 5", 20, 5}, {6_000_000, "7/s burst 20", 7, 20}, {8_000_000, "1000/s burst 1", 1000, 1},
+		{4_000_000, "20/s burst 5", 20, 5}, {6_000_000, "7/s burst 20", 7, 20},
+		{6_500_000, "420/m burst 60", 7, 60}, {7_000_000, "7/s burst 60", 7, 60}, {7_500_000, "420/m burst 60, 25200/h burst 90", 7, 60}, {8_000_000, "1000/s burst 1", 1000, 1},
 		{9_000_000, "", 0, 0},
 	}
 	for name, test := range map[string]struct {

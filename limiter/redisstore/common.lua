@@ -175,9 +175,71 @@ local function refillPart(c, p, now, since, tol)
   return rebased
 end
 
+-- What kinds are called in the names of fields.
+local KINDS = {bucket = 0, window = 1, leaky = 2, sliding = 3}
+
+-- reslice makes the slices of another period those of c.
+local function reslice(c, p)
+  local was, length = ceil(p.hd / SLICES), c.slice
+  local function last(q)
+    return floor(max(q * was, min((q + 1) * was - 1, p.at + HORIZON)) / length)
+  end
+  local counts, newest = {}, last(p.w)
+  for i = 1, SLICES + 1 do counts[i] = 0 end
+  for i = 1, SLICES + 1 do
+    local shift = newest - last(p.w - i + 1)
+    if shift <= SLICES then counts[shift + 1] = counts[shift + 1] + p.counts[i] end
+  end
+  p.w, p.counts = newest, counts
+end
+
+-- others answers by kind the state used last of those that the key went by before and doesn't now.
+local function others(key, L)
+  local flat, h, mine, best = redis.call('HGETALL', key), {}, {}, {}
+  for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
+  for i = 1, #L do mine[L[i].denField] = true end
+  for field, den in pairs(h) do
+    local prefix = not mine[field] and (field == 'den' and '' or match(field, '^(%a+/.+:)den$'))
+    local kind = prefix and (prefix == '' and 0 or KINDS[match(prefix, '^%a+')])
+    if kind then
+      local p = part({kind = kind}, {h[prefix .. (kind == 3 and 'slice' or 'tokens')], h[prefix .. (kind == 3 and 'counts' or 'frac')],
+        den, h[prefix .. 'updatedAt']}, 1)
+      local b = best[kind]
+      if p then
+        p.from, p.name = prefix, prefix == '' and 'bucket/1s' or string.sub(prefix, 1, -2)
+        if not b or p.at > b.at or p.at == b.at and (kind < 3 and p.w < b.w or (kind == 3 or p.w == b.w) and p.name < b.name) then
+          best[kind] = p
+        end
+      end
+    end
+  end
+  return best
+end
+
+-- inherit gives each limit without a state that of another one of its kind whose place it takes, which is moved when it is written.
+-- So a change of the unit gives no more than one of the number: nothing but what accrues. See inherit.go of package limiter.
+local function inherit(s, L)
+  local best = others(s.key, L)
+  for i = 1, #L do
+    local c, b = L[i], best[L[i].kind]
+    if s[i].hd == 0 and b then
+      local p = {w = b.w, f = b.f, hd = b.hd, at = b.at, counts = b.counts, from = b.from}
+      if c.kind == 1 then p.at = p.at + min(0, p.hd - c.den) end
+      if c.kind == 3 then reslice(c, p) end
+      s[i] = p
+    end
+  end
+end
+
 -- refill brings all limits of s to now. A missing one is full at the very start, later holds what may have accrued since
 -- the state was lost. A clock that went back too far to wait for is the new time, and that has to be stored.
 local function refill(s, L, now, since)
+  for i = 1, #L do
+    if s[i].hd == 0 and s.exp > 0 then -- else the key has no limit's state at all
+      inherit(s, L)
+      break
+    end
+  end
   for i = 1, #L do
     local c, p = L[i], s[i]
     local rebased
@@ -321,9 +383,13 @@ local function putLimits(s, L)
         put(s, c.frac, d(p.f))
       end
       put(s, c.at, d(p.at))
-      if p.hd ~= c.den then
+      if p.hd ~= c.den or p.from then
         put(s, c.denField, d(c.den))
         changed = true
+      end
+      if p.from then
+        redis.call('HDEL', s.key, p.from .. (c.kind == 3 and 'slice' or 'tokens'), p.from .. (c.kind == 3 and 'counts' or 'frac'),
+          p.from .. 'den', p.from .. 'updatedAt')
       end
     end
   end
@@ -338,8 +404,8 @@ local function classify(s, class)
   put(s, 'class', class)
 end
 
--- others says whether limits that don't rule now have left their state: they may rule again. How long they remember isn't known.
-local function others(s, L)
+-- resting says whether limits that don't rule now have left their state: they may rule again. How long they remember isn't known.
+local function resting(s, L)
   local list, ruling = redis.call('HGETALL', s.key), {}
   for i = 1, #L do ruling[L[i].at] = true end
   for i = 1, #list, 2 do
@@ -357,7 +423,7 @@ local function save(s, L, now)
   local changed = (s.dirty or s.rebased) and putLimits(s, L)
   local need = max(fullAt(s, L, now), s.opened, s.closedUntil, s.til, s.kept)
   local lane = s.class and s.class ~= '' or s.extra > 0
-  if s.over and not lane and not others(s, L) then s.exp = 0 end
+  if s.over and not lane and not resting(s, L) then s.exp = 0 end
   local ttl = 0
   if lane and s.exp < now + LANE_TTL / 2 then
     ttl = min(max(need + L.margin - now, LANE_TTL), MAX_TTL)
