@@ -100,7 +100,7 @@ func TestLaneThatEndsLeavesWhatOtherLimitsRemember(t *testing.T) {
 	if a := r.ask("k", 11, 0); a.granted != 10 {
 		t.Fatalf("%d went at first, want 10", a.granted)
 	}
-	quick := *r.worker("two", "100/s").rule("k", "")
+	quick := *r.worker("two", "100/s window").rule("k", "") // one of its own kind would take its state over
 	quick.ruling = slow.ruling
 	lane := func(key string, seq uint64) {
 		t.Helper()
