@@ -340,8 +340,11 @@ func (w *worker) ready() (bool, map[string]string) {
 	if nc := w.nc.Load(); nc != nil {
 		details["nats"] = strings.ToLower(nc.Status().String())
 	}
-	if w.redisUp() {
+	if store := w.store.Load(); store != nil {
 		details["redis"] = "connected"
+		if err := store.Trouble(); err != nil {
+			details["redis"] = "away: " + err.Error()
+		}
 	}
 	if p := w.page.Load(); p != nil {
 		details["destination"] = "answers"
@@ -357,7 +360,7 @@ func (w *worker) ready() (bool, map[string]string) {
 
 func (w *worker) redisUp() bool {
 	store := w.store.Load()
-	return store != nil && store.Healthy()
+	return store != nil && store.Trouble() == nil
 }
 
 func (w *worker) natsUp() bool {
@@ -376,7 +379,7 @@ func (w *worker) registerUp() {
 		})
 	}
 	up("sluice_nats_up", "Whether NATS is connected.", w.natsUp)
-	up("sluice_redis_up", "Whether Redis answers.", w.redisUp)
+	up("sluice_redis_up", "Whether Redis can be worked with: it answers, takes writes and refuses not every call.", w.redisUp)
 }
 
 // registerLimits registers what is known of the limits that rule.

@@ -19,6 +19,7 @@ const (
 	trialLook  = 50 * time.Millisecond  // how late a trial may be made
 
 	movePatience = 200 * time.Millisecond // with a Cluster's slot that moves
+	longestTrial = 2 * time.Second        // one call in so long is tried of a Redis that goes on refusing all
 )
 
 // errAway says that Redis is known to be away, so that the call wasn't made.
@@ -28,12 +29,12 @@ var errAway = errors.New("redis is known to be away: no call was made")
 // they say nothing of it while calls are made.
 var errOnlyRead = errors.New("the call wrote nothing")
 
-// failing says whether err means that Redis can't be worked with now: away, or it takes no writes.
+// failing says whether err means that Redis can't be worked with now: away, it takes no writes, or it refuses every call.
 func failing(err error) bool {
 	if err == nil {
 		return false
 	}
-	return errors.Is(err, errAway) || away(err) || redis.IsOOMError(err) || redis.HasErrorPrefix(err, "MISCONF ")
+	return errors.Is(err, errAway) || away(err) || redis.IsOOMError(err) || redis.HasErrorPrefix(err, "MISCONF ") || refusesAll(err)
 }
 
 // newBreaker returns what all script calls go through. turned gets a value whenever its state has changed.
@@ -60,7 +61,8 @@ func (sh *shard) call(ctx context.Context, sc *redis.Script, shards int, keys []
 		sent := time.Now()
 		v, err := sh.runPatiently(ctx, sc, keys, args)
 		sh.metrics.observe(time.Since(sent), err)
-		sh.away.Store(away(err))
+		err = sh.refusals.judge(ctx, sh.Store, keys, err)
+		sh.note(err)
 		if err == nil && reachable && onlyRead(v, shards) {
 			err = errOnlyRead
 		}
@@ -147,8 +149,11 @@ func (s *Store) turns() <-chan struct{} { return s.turned }
 
 // try makes a call that writes, of another shard each time. Its success lets all others be made again.
 func (s *Store) try(ctx context.Context) error {
-	if err := s.knock(ctx); err != nil {
-		return err
+	if !refusesAll(s.Trouble()) { // else it is there
+		if err := s.knock(ctx); err != nil {
+			s.note(err)
+			return err
+		}
 	}
 	sh := s.shards[int(s.tries.Add(1))%len(s.shards)]
 	var err error

@@ -362,17 +362,17 @@ func TestErrorsHaveTheirKind(t *testing.T) {
 		want       string
 		away       bool
 	}{
-		{[]any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}, "memory", false},
+		{[]any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}, "memory", true},
 		{[]any{"config", "set", "min-replicas-to-write", "1"}, []any{"config", "set", "min-replicas-to-write", "0"}, "unavailable", true},
 		{[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}, "unavailable", true},
-		{[]any{"acl", "setuser", "default", "-hmget"}, []any{"acl", "setuser", "default", "+hmget"}, "refused", false},
+		{[]any{"acl", "setuser", "default", "-hmget"}, []any{"acl", "setuser", "default", "+hmget"}, "refused", true},
 	} {
 		if err := server.Client().Do(t.Context(), test.begin...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		_, err := s.Reserve(t.Context(), keyOf(1), "", 1, 0)
-		if err == nil || errorKind(err) != test.want || s.Healthy() == test.away {
-			t.Errorf("%v: %v is of kind %s, healthy %v", test.begin, err, errorKind(err), s.Healthy())
+		if err == nil || errorKind(err) != test.want || (s.Trouble() != nil) != test.away {
+			t.Errorf("%v: %v is of kind %s, trouble %v", test.begin, err, errorKind(err), s.Trouble())
 		}
 		if err := server.Client().Do(t.Context(), test.end...).Err(); err != nil {
 			t.Fatal(err)

@@ -292,10 +292,13 @@ func (sh *shard) epochCall(ctx context.Context, lanes []string, what ...any) ([]
 	ctx, cancel := context.WithTimeout(ctx, 5*callTimeout)
 	defer cancel()
 	keys := append([]string{sh.epochKey, sh.dueKey}, lanes...)
+	return sh.call(ctx, epochScript, 0, keys, sh.epochArgs(what))
+}
+
+func (sh *shard) epochArgs(what []any) []any {
 	created := int64(0)
 	if !sh.alone {
 		created = sh.opt.Bodies.Created()
 	}
-	args := append([]any{what[0], sh.now, created}, what[1:]...)
-	return sh.call(ctx, epochScript, 0, keys, args)
+	return append([]any{what[0], sh.now, created}, what[1:]...)
 }

@@ -52,6 +52,7 @@ type backend interface {
 	turns() <-chan struct{}
 	passed(bool)
 	try(context.Context) error
+	Trouble() error
 	Open(context.Context) error
 	charge([]debt) error
 	index([]pipeline.ParkRequest) (left []pipeline.ParkRequest, err error)

@@ -133,7 +133,7 @@ func slotMoves(t *testing.T, p place, cluster *testenv.ClusterServers, rdb redis
 				t.Errorf("a reservation amid the move: %v, want that it can't be now", err)
 			}
 		}
-		if !s.Healthy() || !s.reachable() {
+		if s.Trouble() != nil || !s.reachable() {
 			t.Error("Redis is taken for away as a slot moves")
 		}
 		if d, err := s.Reserve(t.Context(), keyOf(4), "", 1, 0); err != nil || d.Verdict != limiter.Go {
@@ -239,8 +239,8 @@ func TestSentinelConformsAndSurvivesAFailover(t *testing.T) {
 			t.Errorf("shard %d: granted %d after the failover, want at most the burst", shard, granted)
 		}
 	}
-	if !s.Healthy() {
-		t.Error("not healthy after the failover")
+	if err := s.Trouble(); err != nil {
+		t.Errorf("after the failover: %v", err)
 	}
 }
 

@@ -176,7 +176,7 @@ func TestLimitsHoldWhileSlotsMoveUnderLoad(t *testing.T) {
 		}
 	}
 	for _, l := range limiters {
-		if !l.store.Healthy() || l.store.toldLosses() > 0 {
+		if l.store.Trouble() != nil || l.store.toldLosses() > 0 {
 			t.Error("a move is taken for an outage or a loss")
 		}
 	}
@@ -233,7 +233,7 @@ func TestLanesGoOnWhileTheirSlotsMoveUnderLoad(t *testing.T) {
 	}
 	m.move(2)
 	working.Wait()
-	if s.toldLosses() > 0 || !s.reachable() || !s.Healthy() || said.String() != "" {
+	if s.toldLosses() > 0 || !s.reachable() || s.Trouble() != nil || said.String() != "" {
 		t.Errorf("a move is taken for something else:\n%s", &said)
 	}
 	t.Logf("%d moves, %d calls were repeated", m.halfway.Load(), m.failed.Load())

@@ -41,9 +41,11 @@ func (f *Fallback) Run(ctx context.Context) {
 // try waits until Redis answers and its state is known, each time that it is asked to, and tells that; until the fallback
 // needs no more tries.
 func (f *Fallback) try(ctx context.Context, answers chan<- struct{}) {
+	told, refused := f.store.Trouble(), 0
 	for !f.present() && ctx.Err() == nil {
 		wait := trialLook
-		if f.store.try(ctx) == nil && f.store.reachable() {
+		switch err := f.store.try(ctx); {
+		case err == nil && f.store.reachable():
 			if f.store.Open(ctx) == nil {
 				select {
 				case answers <- struct{}{}:
@@ -52,6 +54,13 @@ func (f *Fallback) try(ctx context.Context, answers chan<- struct{}) {
 			} else { // another worker rebuilds the index, as a rule
 				wait = 4 * trialLook
 			}
+		case refusesAll(err): // a person has to mend that; each try is a line in the server's log
+			wait = min(trialEvery<<refused, longestTrial)
+			refused = min(refused+1, 10)
+		}
+		if err := f.store.Trouble(); err != nil && told != nil && errorKind(err) != errorKind(told) {
+			told = err
+			f.log.Warn("Redis is still away", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -77,6 +86,9 @@ func (f *Fallback) leave() {
 	about := []any{"policy", f.opt.Policy, "meaning", means}
 	if f.opt.Grace > 0 {
 		about = append(about, "for_at_most", f.opt.Grace)
+	}
+	if err := f.store.Trouble(); err != nil {
+		about = append(about, "reason", err)
 	}
 	f.log.Warn("Redis is away", about...)
 	f.set(byNobody)

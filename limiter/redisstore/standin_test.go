@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,6 +22,8 @@ type standIn struct {
 	turned chan struct{}
 	did    []string // calls that were answered, and what was told
 	fails  string   // the call that fails
+	why    error    // what is told of Redis
+	tries  int
 
 	over bool // what Redis had promised has passed
 
@@ -96,11 +99,18 @@ func (s *standIn) turns() <-chan struct{} { return s.turned }
 func (s *standIn) try(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tries++
 	if s.away {
-		return errAway
+		return cmp.Or(s.why, errAway)
 	}
-	s.broken = false
+	s.broken, s.why = false, nil
 	return nil
+}
+
+func (s *standIn) Trouble() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
 }
 
 func (s *standIn) Open(context.Context) error { return s.note("open") }
@@ -184,4 +194,11 @@ func (s *standIn) took() string {
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
+}
+
+// because says why Redis is away.
+func (s *standIn) because(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.why = why
 }

@@ -134,11 +134,13 @@ type Store struct {
 	lost    chan struct{} // a shard's epoch is not known
 	fresh   bool          // this worker made the first mark and hasn't opened the state since; used by Open only
 	metrics *metrics
-	away    atomic.Bool                      // the last call got no answer
+	trouble atomic.Pointer[error]            // the last call's, if Redis can't be worked with
 	breaker *gobreaker.CircuitBreaker[[]any] // of all shards, but those of a [Limiter] in a Cluster
 	turned  chan struct{}                    // the breaker's state changed; holds one
 	tries   atomic.Int64
 	opening sync.Mutex // one Open at a time
+
+	refusals refusals
 
 	workLease time.Duration // tests shorten it
 
@@ -219,8 +221,22 @@ func (s *Store) newShard(i int) *shard {
 
 func (s *Store) shard(key string) *shard { return s.shards[limiter.Shard(key)] }
 
-// Healthy says whether the last call was answered.
-func (s *Store) Healthy() bool { return !s.away.Load() }
+// Trouble is why Redis can't be worked with, as of the last call; nil: it can. Its text holds no secret.
+func (s *Store) Trouble() error {
+	if err := s.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// note keeps what a call says of Redis.
+func (s *Store) note(err error) {
+	if failing(err) {
+		s.trouble.Store(&err)
+	} else {
+		s.trouble.Store(nil)
+	}
+}
 
 // keys appends the four keys of one event's key in the order that all scripts expect.
 func (sh *shard) keys(to []string, key string) []string {
