@@ -34,7 +34,8 @@ var ownImports = []struct {
 	{"sluice/limiter", nil},
 	{"sluice/limiter/...", []string{"sluice/pipeline", "sluice/limiter"}},
 	{"sluice/pipeline", []string{"sluice/limiter"}},
-	{"sluice/pipeline/...", []string{"sluice/pipeline", "sluice/limiter"}},
+	{"sluice/pipeline/freshfile", []string{}},
+	{"sluice/pipeline/...", []string{"sluice/pipeline", "sluice/limiter", "sluice/pipeline/freshfile"}},
 	{"sluice/sink", []string{"sluice/pipeline", "sluice/limiter"}},
 	{"sluice/sink/...", []string{"sluice/sink", "sluice/pipeline", "sluice/limiter"}},
 	{"sluice/cmd/...", []string{
@@ -161,6 +162,7 @@ func TestArrowsTellForbiddenImports(t *testing.T) {
 		{"sluice/pipeline", []string{"sluice/limiter/redisstore"}, []string{"github.com/redis/go-redis/v9"}, 2},
 		{"sluice/pipeline", nil, []string{"github.com/nats-io/nuid"}, 1},
 		{"sluice/pipeline/stream", []string{"sluice/sink"}, nil, 1},
+		{"sluice/pipeline/stream", []string{"sluice/pipeline/freshfile"}, nil, 0},
 		{"sluice/sink", []string{"sluice/pipeline/stream", "sluice/cmd/sluice"}, nil, 2},
 		{"sluice/cmd/sluice", []string{"sluice/sink", "sluice/pipeline/stream"}, []string{"github.com/nats-io/nats.go"}, 0},
 		{"sluice/cmd/sluice", []string{"sluice/sink"}, []string{"github.com/nats-io/nats-server/v2/server", "github.com/alicebob/miniredis/v2"}, 0},
