@@ -15,6 +15,8 @@ type NATSConfig struct {
 	TLS         TLSFiles
 	InboxPrefix string
 	JSDomain    string
+
+	URLFile, PasswordFile, TokenFile string // where these come from; "": from no file
 }
 
 func natsPart(r *reader, env *environment, cfg *Config) {
@@ -29,6 +31,8 @@ func natsPart(r *reader, env *environment, cfg *Config) {
 		TLS:         r.tlsFiles("NATS_TLS", raw.TLS),
 		InboxPrefix: r.text("NATS_INBOX_PREFIX", raw.InboxPrefix),
 		JSDomain:    r.text("NATS_JS_DOMAIN", raw.JSDomain),
+
+		URLFile: strings.TrimSpace(raw.URLFile), PasswordFile: strings.TrimSpace(raw.PasswordFile), TokenFile: strings.TrimSpace(raw.TokenFile),
 	}
 	if p := cfg.NATS.InboxPrefix; p != "" && (!validSubject(p) || strings.ContainsAny(p, "*>")) {
 		r.faultf("NATS_INBOX_PREFIX", p, "is not a subject without wildcards; use one such as _SLUICE")

@@ -89,6 +89,7 @@ func (cfg Config) stream() stream.Config {
 	return stream.Config{
 		URLs: n.servers(), Creds: n.Creds, NKey: n.Nkey, User: n.User, Password: string(n.Password), Token: string(n.Token),
 		TLSCA: n.TLS.CA, TLSCert: n.TLS.Cert, TLSKey: n.TLS.Key, InboxPrefix: n.InboxPrefix, JSDomain: n.JSDomain,
+		URLFile: n.URLFile, PasswordFile: n.PasswordFile, TokenFile: n.TokenFile,
 		Name: cfg.Name, Stream: cfg.Stream, Subjects: cfg.Subjects, Consumer: cfg.Consumer, Setup: stream.SetupMode(cfg.Setup),
 		Replicas: cfg.Replicas, LanesMaxBytes: cfg.LanesMaxBytes, DLQMaxBytes: cfg.DLQMaxBytes,
 	}

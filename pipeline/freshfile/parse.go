@@ -26,25 +26,21 @@ func CAs(text string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// NewTLS returns what the paths of PEM files say, as a config for clients that must not be changed: authorities (none: the
-// system's) and a certificate with its key (none: the client shows none). Cert and key count when they belong together. first
-// is what they said before; nil without paths.
-func NewTLS(first *tls.Config, log *slog.Logger, name, ca, cert, key string) *Value[*tls.Config] {
+// OpenTLS returns what the paths of PEM files say, as a config for clients that must not be changed: authorities (no path: the
+// system's) and a certificate with its key (no paths: the client shows none), which count when they belong together.
+func OpenTLS(log *slog.Logger, name, ca, cert, key string) (*Value[*tls.Config], error) {
 	var paths []string
 	for _, path := range []string{ca, cert, key} {
 		if path != "" {
 			paths = append(paths, path)
 		}
 	}
-	return New(first, log, name, func(texts []string) (*tls.Config, error) {
-		if len(texts) == 0 {
-			return first, nil
-		}
+	return Open(log, name, func(texts []string) (*tls.Config, error) {
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
 		if ca != "" {
 			pool, err := CAs(texts[0])
 			if err != nil {
-				return nil, errors.New("the file of authorities " + err.Error())
+				return nil, err
 			}
 			config.RootCAs, texts = pool, texts[1:]
 		}

@@ -50,6 +50,23 @@ func New[T any](first T, log *slog.Logger, name string, parse func(texts []strin
 	return v
 }
 
+// Open is New with what the files hold now.
+func Open[T any](log *slog.Logger, name string, parse func(texts []string) (T, error), paths ...string) (*Value[T], error) {
+	texts := make([]string, len(paths))
+	for i, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		texts[i] = string(text)
+	}
+	first, err := parse(texts)
+	if err != nil {
+		return nil, err
+	}
+	return New(first, log, name, parse, paths...), nil
+}
+
 // Now is the value as of at most 100 ms ago, or 200 ms while a file is being written. It never waits, and is cheap. Until
 // something has changed it is the same.
 func (v *Value[T]) Now() T {

@@ -33,7 +33,11 @@ type Config struct {
 	TLSCert     string // SLUICE_NATS_TLS_CERT, a file
 	TLSKey      string // SLUICE_NATS_TLS_KEY, a file
 	InboxPrefix string // SLUICE_NATS_INBOX_PREFIX
-	JSDomain    string // SLUICE_NATS_JS_DOMAIN
+
+	// The files that the fields of these names come from, to be read again when they change; empty: from no file.
+	URLFile, PasswordFile, TokenFile string
+
+	JSDomain string // SLUICE_NATS_JS_DOMAIN
 
 	Name     string    // SLUICE_NAME
 	Stream   string    // SLUICE_STREAM, the source

@@ -45,7 +45,7 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*nats.Conn, err
 	}
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		var nc *nats.Conn
-		if nc, err = opts.Connect(); err == nil {
+		if nc, err = l.connect(opts); err == nil {
 			l.connected()
 			log.Info("connected to NATS at "+cfg.where(), "server", nc.ConnectedServerName(), "version", nc.ConnectedServerVersion())
 			return nc, nil
@@ -73,7 +73,9 @@ type link struct {
 	dialErr  error           // of the last dial; nil when it succeeded
 	reason   string          // logged last, "" when connected
 	loggedAt time.Time
-	denied   error // the last permission that NATS refused
+	nkey     func()  // before each connection; nil: sluice logs in by none
+	public   *string // where nats.go takes the public key from
+	denied   error   // the last permission that NATS refused
 	deniedAt time.Time
 }
 
@@ -89,10 +91,13 @@ func linkOf(nc *nats.Conn) *link {
 // Dial connects one server; it is called by nats.go.
 func (l *link) Dial(network, address string) (net.Conn, error) {
 	l.mu.Lock()
-	ctx := l.ctx
+	ctx, nkey := l.ctx, l.nkey
 	l.mu.Unlock()
 	if ctx == nil {
 		ctx = context.Background()
+	}
+	if nkey != nil {
+		nkey()
 	}
 	dialer := net.Dialer{Timeout: l.timeout}
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -114,33 +119,21 @@ func ended(ctx context.Context) bool {
 func (l *link) options(list ...nats.Option) (*nats.Options, error) {
 	c := l.cfg
 	list = append(list, nats.Name("sluice "+c.Name), nats.SetCustomDialer(l), nats.Timeout(l.timeout))
-	if c.Creds != "" {
-		list = append(list, nats.UserCredentials(c.Creds))
+	login, servers, err := l.login()
+	if err != nil {
+		return nil, err
 	}
-	if c.NKey != "" {
-		nkey, err := nats.NkeyOptionFromSeed(c.NKey)
-		if err != nil {
-			return nil, &Fault{"SLUICE_NATS_NKEY: the file holds no seed of a user", err}
-		}
-		list = append(list, nkey)
+	list = append(list, login...)
+	secured, err := l.secured()
+	if err != nil {
+		return nil, err
 	}
-	if c.User != "" || c.Password != "" {
-		list = append(list, nats.UserInfo(c.User, c.Password))
-	}
-	if c.Token != "" {
-		list = append(list, nats.Token(c.Token))
-	}
-	if c.TLSCA != "" {
-		list = append(list, nats.RootCAs(c.TLSCA))
-	}
-	if c.TLSCert != "" {
-		list = append(list, nats.ClientCert(c.TLSCert, c.TLSKey))
-	}
+	list = append(list, secured...)
 	if c.InboxPrefix != "" {
 		list = append(list, nats.CustomInboxPrefix(c.InboxPrefix))
 	}
 	opts := nats.GetDefaultOptions()
-	opts.Servers = c.urls()
+	opts.Servers = servers
 	for _, set := range list {
 		if err := set(&opts); err != nil {
 			return nil, &Fault{"setting up the connection to NATS (SLUICE_NATS_*)", err}
@@ -179,13 +172,23 @@ func (l *link) say(err error) string {
 	switch {
 	case dialErr != nil:
 		return fmt.Sprintf("cannot reach NATS at %s (SLUICE_NATS_URL): %s", where, publicReason(dialErr))
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
-		errors.Is(err, nats.ErrAccountAuthExpired), errors.Is(err, nats.ErrNkeysNotSupported):
+	case refusedLogin(err):
 		return fmt.Sprintf("NATS at %s refused the login (%s): %s", where, l.cfg.login(), publicReason(err))
 	case err == nil:
 		return fmt.Sprintf("no connection to NATS at %s (SLUICE_NATS_URL)", where)
 	}
 	return fmt.Sprintf("cannot connect to NATS at %s (SLUICE_NATS_URL, SLUICE_NATS_TLS_CA): %s", where, publicReason(err))
+}
+
+func refusedLogin(err error) bool {
+	for _, refusal := range []error{
+		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrNkeysNotSupported,
+	} {
+		if errors.Is(err, refusal) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *link) disconnected(nc *nats.Conn, err error) {
@@ -215,6 +218,10 @@ func (l *link) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		if news {
 			l.log.Error("NATS denies a permission to the user of sluice", "err", err)
 		}
+		return
+	}
+	if refusedLogin(err) { // at each attempt to connect again
+		l.report(err)
 		return
 	}
 	subject := ""

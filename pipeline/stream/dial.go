@@ -32,7 +32,7 @@ func Dial(ctx context.Context, cfg Config, report func(error)) (*nats.Conn, erro
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		nc, err := opts.Connect()
+		nc, err := l.connect(opts)
 		if err == nil {
 			return nc, nil
 		}
