@@ -27,6 +27,9 @@ type address struct {
 	fixed  *url.URL // the same for every event; nil if there are placeholders
 }
 
+// hostname is the host without its port.
+func (a *address) hostname() string { return (&url.URL{Host: a.host}).Hostname() }
+
 // parseAddress reads SLUICE_WEBHOOK_URL and tells all faults at once.
 func parseAddress(raw string) (*address, error) {
 	if raw == "" {

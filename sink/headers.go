@@ -34,8 +34,8 @@ func (w *Webhook) headers(ev *pipeline.Event, at time.Time) (http.Header, error)
 	if w.authorization != "" {
 		set("Authorization", w.authorization)
 	}
-	if len(w.signer) > 0 {
-		signature, err := w.signer.sign(ev.ID, at, ev.Data)
+	if signer := w.signer(); len(signer) > 0 {
+		signature, err := signer.sign(ev.ID, at, ev.Data)
 		if err != nil {
 			return nil, err
 		}

@@ -4,7 +4,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -38,6 +40,32 @@ func newSigner(secrets []string) (signer, error) {
 		s = append(s, w)
 	}
 	return s, errors.Join(faults...)
+}
+
+// signerOf answers the signer of a push.
+func signerOf(cfg WebhookConfig) func() signer {
+	type made struct {
+		of     []string
+		signer signer
+	}
+	first, _ := newSigner(cfg.Secrets)
+	if cfg.SecretsNow == nil {
+		return func() signer { return first }
+	}
+	var last atomic.Pointer[made]
+	last.Store(&made{cfg.Secrets, first})
+	return func() signer {
+		now, was := cfg.SecretsNow(), last.Load()
+		if slices.Equal(now, was.of) {
+			return was.signer
+		}
+		s, err := newSigner(now)
+		if err != nil {
+			return was.signer
+		}
+		last.Store(&made{now, s})
+		return s
+	}
 }
 
 func parseSecret(secret string) ([]byte, error) {

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -31,6 +32,10 @@ type WebhookConfig struct {
 	URL string
 	// Secrets sign each push, in this order; none leaves pushes unsigned.
 	Secrets []string
+	// SecretsNow is asked for the secrets at each push, and has to be quick; nil: they are Secrets. Faulty ones don't count.
+	SecretsNow func() []string
+	// TLS is asked for authorities and certificates at each connection; nil: the system's authorities, and no certificate.
+	TLS func(context.Context) *tls.Config
 	// Timeout bounds a whole push, from connecting to the end of the answer.
 	Timeout time.Duration
 	// ConnLife is for how long a connection takes pushes, at most, so that a name that has moved is followed; 0 is for ever.
@@ -57,7 +62,7 @@ func (c WebhookConfig) Validate() error {
 // Webhook is a sink that posts events to an HTTP endpoint.
 type Webhook struct {
 	address       *address
-	signer        signer
+	signer        func() signer
 	timeout       time.Duration
 	userAgent     string
 	authorization string   // the header's value, or ""
@@ -72,7 +77,7 @@ func NewWebhook(cfg WebhookConfig, userAgent string) (*Webhook, error) {
 	}
 	w := &Webhook{timeout: cfg.Timeout, userAgent: userAgent}
 	w.address, _ = parseAddress(cfg.URL)
-	w.signer, _ = newSigner(cfg.Secrets)
+	w.signer = signerOf(cfg)
 	if user := w.address.user; user != nil {
 		password, _ := user.Password()
 		basic := base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password))
@@ -106,6 +111,7 @@ func newTransport(cfg WebhookConfig, proxy *url.URL) *http.Transport {
 		TLSHandshakeTimeout:    cfg.Timeout,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHeaderBytes,
+		TLSClientConfig:        clientTLS(cfg, proxy),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,7 +21,7 @@ func checkReceiver(ctx context.Context, cfg Config, f *findings) {
 		f.add(fine, about, "events go to the sink "+cfg.Sink, "")
 		return
 	}
-	hook, err := cfg.webhook()
+	hook, err := cfg.webhook(slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.add(fault, about, reason(err), "")
 		return
@@ -63,7 +64,7 @@ func speaksTLS(ctx context.Context, cfg Config) bool {
 		port = "80"
 	}
 	cfg.Webhook.URL = URL("https://" + net.JoinHostPort(to.Hostname(), port) + "/")
-	hook, err := cfg.webhook()
+	hook, err := cfg.webhook(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return false
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -14,7 +15,7 @@ const clockOff = 500 * time.Millisecond
 
 func checkRedis(ctx context.Context, cfg Config, f *findings) {
 	const about = "Redis"
-	addr, err := cfg.Redis.address()
+	addr, err := cfg.Redis.address(slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.add(fault, about, reason(err), "")
 		return

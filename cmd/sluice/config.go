@@ -70,6 +70,9 @@ type WebhookConfig struct {
 	Secrets  []Secret
 	Timeout  time.Duration
 	ConnLife time.Duration // 0: for ever
+	TLS      TLSFiles
+
+	SecretsFile string // where Secrets come from; "": from no file
 }
 
 // RetryConfig is how failed pushes are repeated.
@@ -220,18 +223,19 @@ func sinkPart(r *reader, env *environment, cfg *Config) {
 // webhook reads WEBHOOK_…; they are checked only if events are pushed there.
 func (r *reader) webhook(raw *webhookEnvironment, cfg *Config) {
 	cfg.Webhook.URL = URL(r.text("WEBHOOK_URL", raw.URL))
-	secrets := string(r.secret("WEBHOOK_SECRETS", raw.Secrets, raw.SecretsFile))
-	var plain []string
-	for _, s := range strings.FieldsFunc(secrets, func(c rune) bool { return c == ',' || c == '\n' }) {
-		if s = strings.TrimSpace(s); s != "" {
-			cfg.Webhook.Secrets = append(cfg.Webhook.Secrets, Secret(s))
-			plain = append(plain, s)
-		}
+	plain := hookSecrets(string(r.secret("WEBHOOK_SECRETS", raw.Secrets, raw.SecretsFile)))
+	for _, s := range plain {
+		cfg.Webhook.Secrets = append(cfg.Webhook.Secrets, Secret(s))
 	}
+	cfg.Webhook.SecretsFile = strings.TrimSpace(raw.SecretsFile)
+	cfg.Webhook.TLS = r.tlsFiles("WEBHOOK_TLS", raw.TLS)
 	cfg.Webhook.Timeout = r.duration("WEBHOOK_TIMEOUT", raw.Timeout, time.Millisecond)
 	cfg.Webhook.ConnLife = r.duration("WEBHOOK_CONN_LIFE", raw.ConnLife, 0)
 	if cfg.Sink != "webhook" {
 		return
+	}
+	if u := cfg.Webhook.URL; cfg.Webhook.TLS != (TLSFiles{}) && u != "" && !strings.HasPrefix(strings.ToLower(string(u)), "https://") {
+		r.faultf("WEBHOOK_URL", u, "doesn't use the files of SLUICE_WEBHOOK_TLS_…; use https://, or unset them")
 	}
 	// The secrets are to be checked even where the URL is refused here.
 	check := sink.WebhookConfig{URL: "http://127.0.0.1/", Secrets: plain, Timeout: time.Second}
@@ -247,6 +251,16 @@ func (r *reader) webhook(raw *webhookEnvironment, cfg *Config) {
 	if err := check.Validate(); err != nil {
 		r.faults = append(r.faults, strings.Split(err.Error(), "\n")...)
 	}
+}
+
+// hookSecrets are those of a list, by commas or lines.
+func hookSecrets(list string) (secrets []string) {
+	for _, s := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' || c == '\n' }) {
+		if s = strings.TrimSpace(s); s != "" {
+			secrets = append(secrets, s)
+		}
+	}
+	return secrets
 }
 
 func runPart(r *reader, env *environment, cfg *Config) {
@@ -265,6 +279,11 @@ func runPart(r *reader, env *environment, cfg *Config) {
 // do the same, don't count.
 func (cfg Config) fingerprint() string {
 	cfg.AdminAddr, cfg.AdminExplicit, cfg.MetricKeys, cfg.LogLevel, cfg.LogFormat = "", false, nil, 0, ""
+	if cfg.Webhook.SecretsFile != "" { // how many there are changes while it runs
+		cfg.Webhook.Secrets = nil
+	}
+	cfg.NATS.URLFile, cfg.NATS.PasswordFile, cfg.NATS.TokenFile = "", "", ""
+	cfg.Redis.URLFile, cfg.Redis.PasswordFile, cfg.Webhook.SecretsFile = "", "", ""
 	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", cfg))
 	return hex.EncodeToString(sum[:4])
 }

@@ -74,6 +74,7 @@ type webhookEnvironment struct {
 	SecretsFile string `split_words:"true"`
 	Timeout     string
 	ConnLife    string `split_words:"true"`
+	TLS         tlsEnvironment
 }
 
 type retryEnvironment struct {

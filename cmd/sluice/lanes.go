@@ -106,7 +106,7 @@ func openIndex(ctx context.Context, report func(error)) (store *redisstore.Store
 	if err != nil {
 		return nil, nil, err
 	}
-	address, err := cfg.Redis.address()
+	address, err := cfg.Redis.address(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}

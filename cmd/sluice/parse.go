@@ -2,10 +2,10 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
 	"strconv"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"sluice/pipeline/freshfile"
 )
 
 // reader turns the texts of variables into values and collects what is wrong with them, so that all faults are told at
@@ -264,55 +266,20 @@ func (r *reader) tlsFiles(name string, raw tlsEnvironment) TLSFiles {
 		r.faultf(name+"_KEY", key, "has no certificate; set %s%s_CERT, too", prefix, name)
 	case len(r.faults) > before: // a file is missing already
 	default:
-		if _, err := files.pool(); err != nil {
+		if _, err := (TLSFiles{CA: files.CA}).open(nil, ""); err != nil {
 			r.faultf(name+"_CA", files.CA, "%s; use a PEM file of CERTIFICATE blocks", err)
 		}
-		if _, err := files.certificates(); err != nil {
+		if _, err := (TLSFiles{Cert: files.Cert, Key: files.Key}).open(nil, ""); err != nil {
 			r.faultf(name+"_CERT", files.Cert, "%s; use PEM files that belong together", err)
 		}
 	}
 	return files
 }
 
-// Config is for a client; nil if no file is given.
-func (f TLSFiles) Config() (*tls.Config, error) {
+// open is what the files say, read again when they change; nil if no file is given. name is what log calls them.
+func (f TLSFiles) open(log *slog.Logger, name string) (*freshfile.Value[*tls.Config], error) {
 	if f == (TLSFiles{}) {
 		return nil, nil
 	}
-	pool, err := f.pool()
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", f.CA, err)
-	}
-	certificates, err := f.certificates()
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", f.Cert, err)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: certificates}, nil
-}
-
-// pool is nil, which stands for the system's, if there is no CA file.
-func (f TLSFiles) pool() (*x509.CertPool, error) {
-	if f.CA == "" {
-		return nil, nil
-	}
-	text, err := readSmall(f.CA)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(text)) {
-		return nil, errors.New("holds no certificate")
-	}
-	return pool, nil
-}
-
-func (f TLSFiles) certificates() ([]tls.Certificate, error) {
-	if f.Cert == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		return nil, err
-	}
-	return []tls.Certificate{pair}, nil
+	return freshfile.OpenTLS(log, name, f.CA, f.Cert, f.Key)
 }

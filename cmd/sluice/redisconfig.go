@@ -1,15 +1,18 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"sluice/limiter/redisstore"
+	"sluice/pipeline/freshfile"
 )
 
 // RedisConfig is how to reach Redis.
@@ -19,6 +22,8 @@ type RedisConfig struct {
 	Username string
 	Password Secret
 	TLS      TLSFiles
+
+	URLFile, PasswordFile string // where these come from; "": from no file
 }
 
 func redisPart(r *reader, env *environment, cfg *Config) {
@@ -29,6 +34,8 @@ func redisPart(r *reader, env *environment, cfg *Config) {
 		Username: r.text("REDIS_USERNAME", raw.Username),
 		Password: r.secret("REDIS_PASSWORD", raw.Password, raw.PasswordFile),
 		TLS:      r.tlsFiles("REDIS_TLS", raw.TLS),
+
+		URLFile: strings.TrimSpace(raw.URLFile), PasswordFile: strings.TrimSpace(raw.PasswordFile),
 	}
 	c := cfg.Redis
 	if c.URL == "" || c.Mode == "" {
@@ -123,8 +130,9 @@ func (c RedisConfig) parse(text string) (a redisstore.Address, err error) {
 	return a, err
 }
 
-// address is that of the URL, completed by the other variables.
-func (c RedisConfig) address() (redisstore.Address, error) {
+// address is that of the URL, completed by the other variables. What comes from files is read again when they change, which log
+// is told.
+func (c RedisConfig) address(log *slog.Logger) (redisstore.Address, error) {
 	if wrong := c.urlFault(); wrong != "" {
 		return redisstore.Address{}, fmt.Errorf("SLUICE_REDIS_URL: %s", wrong)
 	}
@@ -132,34 +140,69 @@ func (c RedisConfig) address() (redisstore.Address, error) {
 	if err != nil {
 		return a, errors.New("SLUICE_REDIS_URL can't be read") // told by urlFault
 	}
-	files, err := c.TLS.Config()
-	if err != nil {
-		return a, fmt.Errorf("SLUICE_REDIS_TLS_…: %w", err)
-	}
-	switch {
-	case a.Sentinel != nil: // its URL's user and password are the Sentinels' own
-		c.complete(&a.Sentinel.Username, &a.Sentinel.Password, a.Sentinel.TLSConfig, files)
-	case a.Cluster != nil:
-		c.complete(&a.Cluster.Username, &a.Cluster.Password, a.Cluster.TLSConfig, files)
-	default:
-		c.complete(&a.Single.Username, &a.Single.Password, a.Single.TLSConfig, files)
-	}
-	return a, nil
-}
-
-// complete fills in what the URL doesn't hold. used is nil without TLS, files without files.
-func (c RedisConfig) complete(username, password *string, used, files *tls.Config) {
+	username, password, used := credentialsOf(a)
 	if c.Username != "" {
 		*username = c.Username
 	}
 	if c.Password != "" {
 		*password = string(c.Password)
 	}
-	if used == nil {
+	c.follow(&a, log)
+	if used != nil {
+		used.MinVersion = tls.VersionTLS12
+	}
+	files, err := c.TLS.open(log, "SLUICE_REDIS_TLS_…")
+	if err != nil {
+		return a, fmt.Errorf("SLUICE_REDIS_TLS_…: %w", err)
+	}
+	if files != nil {
+		a.TLS = files.Await
+	}
+	return a, nil
+}
+
+// credentialsOf are user and password for the servers that hold keys, and what is used of TLS, nil without. A Sentinel URL's user
+// and password are the Sentinels' own.
+func credentialsOf(a redisstore.Address) (username, password *string, used *tls.Config) {
+	switch {
+	case a.Sentinel != nil:
+		return &a.Sentinel.Username, &a.Sentinel.Password, a.Sentinel.TLSConfig
+	case a.Cluster != nil:
+		return &a.Cluster.Username, &a.Cluster.Password, a.Cluster.TLSConfig
+	}
+	return &a.Single.Username, &a.Single.Password, a.Single.TLSConfig
+}
+
+// follow has user and password read again if they come from a file. Another address in the file of the URL doesn't count.
+func (c RedisConfig) follow(a *redisstore.Address, log *slog.Logger) {
+	type login struct{ username, password string }
+	username, password, _ := credentialsOf(*a)
+	first := login{*username, *password}
+	var v *freshfile.Value[login]
+	switch {
+	case c.PasswordFile != "":
+		v = freshfile.New(first, log, "SLUICE_REDIS_PASSWORD_FILE", func(texts []string) (login, error) {
+			password, err := freshfile.Secret(texts)
+			return login{first.username, password}, err
+		}, c.PasswordFile)
+	case c.URLFile != "" && c.Password == "" && (c.URL.hasUser() || c.Mode == "sentinel"):
+		v = freshfile.New(first, log, "SLUICE_REDIS_URL_FILE", func(texts []string) (login, error) {
+			u := RedisConfig{URL: URL(strings.TrimSpace(texts[0])), Mode: c.Mode}
+			if wrong := u.urlFault(); wrong != "" {
+				return login{}, errors.New(wrong)
+			}
+			now, err := u.parse(string(u.URL))
+			if err != nil {
+				return login{}, errors.New("can't be read") // told by urlFault
+			}
+			username, password, _ := credentialsOf(now)
+			return login{*username, *password}, nil
+		}, c.URLFile)
+	default:
 		return
 	}
-	used.MinVersion = tls.VersionTLS12
-	if files != nil {
-		used.RootCAs, used.Certificates = files.RootCAs, files.Certificates
+	a.Login = func(ctx context.Context) (string, string) {
+		now := v.Await(ctx)
+		return now.username, now.password
 	}
 }

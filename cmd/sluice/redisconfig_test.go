@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -11,13 +12,13 @@ func TestRedisAddressJoinsURLAndVariables(t *testing.T) {
 	t.Parallel()
 	cert, _ := writeCertificate(t)
 	secured := func(config *tls.Config) bool {
-		return config != nil && config.RootCAs != nil && config.ServerName == "h" && config.MinVersion == tls.VersionTLS12
+		return config != nil && config.ServerName == "h" && config.MinVersion == tls.VersionTLS12
 	}
 	c := RedisConfig{Username: "u", Password: "p", TLS: TLSFiles{CA: cert}}
 
 	c.URL = "rediss://h/4?pool_size=7"
-	a, err := c.address()
-	if err != nil || a.Single == nil || a.Sentinel != nil || a.Cluster != nil {
+	a, err := c.address(slog.New(slog.DiscardHandler))
+	if err != nil || a.Single == nil || a.Sentinel != nil || a.Cluster != nil || a.TLS(t.Context()).RootCAs == nil {
 		t.Fatal(a, err)
 	}
 	if o := a.Single; o.Addr != "h:6379" || o.DB != 4 || o.PoolSize != 7 || o.Username != "u" || o.Password != "p" || !secured(o.TLSConfig) {
@@ -25,7 +26,7 @@ func TestRedisAddressJoinsURLAndVariables(t *testing.T) {
 	}
 
 	c.Mode, c.URL = "sentinel", "rediss://su:sp@h:26379/4?master_name=m&addr=h2:26379"
-	if a, err = c.address(); err != nil || a.Single != nil || a.Sentinel == nil || a.Cluster != nil {
+	if a, err = c.address(slog.New(slog.DiscardHandler)); err != nil || a.Single != nil || a.Sentinel == nil || a.Cluster != nil {
 		t.Fatal(a, err)
 	}
 	if o := a.Sentinel; !slices.Equal(o.SentinelAddrs, []string{"h:26379", "h2:26379"}) || o.MasterName != "m" || o.DB != 4 || o.Username != "u" ||
@@ -34,7 +35,7 @@ func TestRedisAddressJoinsURLAndVariables(t *testing.T) {
 	}
 
 	c.Mode, c.URL = "cluster", "rediss://h?addr=h2:6379&addr=h3:6379"
-	if a, err = c.address(); err != nil || a.Single != nil || a.Sentinel != nil || a.Cluster == nil {
+	if a, err = c.address(slog.New(slog.DiscardHandler)); err != nil || a.Single != nil || a.Sentinel != nil || a.Cluster == nil {
 		t.Fatal(a, err)
 	}
 	if o := a.Cluster; !slices.Equal(o.Addrs, []string{"h:6379", "h2:6379", "h3:6379"}) || o.Username != "u" || o.Password != "p" || !secured(o.TLSConfig) {
@@ -78,7 +79,7 @@ func TestRedisURLHasToSuitItsMode(t *testing.T) {
 		if test.want == "" {
 			if err != nil {
 				t.Errorf("%s %s: %v", test.mode, test.url, err)
-			} else if _, err := cfg.Redis.address(); err != nil {
+			} else if _, err := cfg.Redis.address(slog.New(slog.DiscardHandler)); err != nil {
 				t.Errorf("%s %s: %v", test.mode, test.url, err)
 			}
 			continue

@@ -157,7 +157,7 @@ func openUser(ctx context.Context, key string, report func(error)) (*userBox, er
 }
 
 func (b *userBox) open(ctx context.Context) error {
-	addr, err := b.cfg.Redis.address()
+	addr, err := b.cfg.Redis.address(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

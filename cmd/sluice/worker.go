@@ -135,7 +135,7 @@ func unlessStopped(ctx context.Context, err error) error {
 
 // connect waits for both servers at once, so that one run tells of both what is in the way.
 func (w *worker) connect(ctx context.Context) (nc *nats.Conn, rdb redis.UniversalClient, err error) {
-	address, err := w.cfg.Redis.address()
+	address, err := w.cfg.Redis.address(w.log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -309,18 +309,7 @@ func (w *worker) sink() (pipeline.Sink, error) {
 	if w.cfg.Sink == "log" {
 		return sink.NewLog(w.out), nil
 	}
-	return w.cfg.webhook()
-}
-
-func (cfg Config) webhook() (*sink.Webhook, error) {
-	secrets := make([]string, 0, len(cfg.Webhook.Secrets))
-	for _, s := range cfg.Webhook.Secrets {
-		secrets = append(secrets, string(s))
-	}
-	return sink.NewWebhook(sink.WebhookConfig{
-		URL: string(cfg.Webhook.URL), Secrets: secrets, Timeout: cfg.Webhook.Timeout, ConnLife: cfg.Webhook.ConnLife,
-		Concurrency: cfg.Concurrency,
-	}, "sluice/"+buildInfo().Version)
+	return w.cfg.webhook(w.log)
 }
 
 func (w *worker) pipeline() pipeline.Config {

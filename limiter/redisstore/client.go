@@ -3,19 +3,26 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Address says which Redis is used and how it is reached. Exactly one of the fields is set.
+// Address says which Redis is used and how it is reached. Exactly one of the first three fields is set.
 type Address struct {
 	Single   *redis.Options
 	Sentinel *redis.FailoverOptions
 	Cluster  *redis.ClusterOptions
+
+	// Login is asked for user and password at each connection to a server that holds keys; nil: those of the options.
+	Login func(context.Context) (username, password string)
+	// TLS is asked for authorities and certificates at each connection, if the options have a TLSConfig; nil: those of it.
+	TLS func(context.Context) *tls.Config
 }
 
 // NewClient returns a client with the options that limits are best kept by, whatever the address says of them: it dials and
@@ -37,6 +44,7 @@ func (a Address) client() redis.UniversalClient {
 	switch {
 	case a.Sentinel != nil:
 		o := *a.Sentinel
+		a.live(&o.CredentialsProviderContext, &o.Dialer, o.TLSConfig)
 		tune(options{
 			&o.MaxRetries, &o.DialerRetries, &o.PoolSize, &o.Protocol, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
@@ -46,6 +54,7 @@ func (a Address) client() redis.UniversalClient {
 		return redis.NewFailoverClient(&o)
 	case a.Cluster != nil:
 		o := *a.Cluster
+		a.live(&o.CredentialsProviderContext, &o.Dialer, o.TLSConfig)
 		tune(options{
 			&o.MaxRetries, &o.DialerRetries, &o.PoolSize, &o.Protocol, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
@@ -58,12 +67,35 @@ func (a Address) client() redis.UniversalClient {
 		return redis.NewClusterClient(&o)
 	default:
 		o := *a.Single
+		a.live(&o.CredentialsProviderContext, &o.Dialer, o.TLSConfig)
 		tune(options{
 			&o.MaxRetries, &o.DialerRetries, &o.PoolSize, &o.Protocol, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
 		})
 		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return redis.NewClient(&o)
+	}
+}
+
+// live has the client ask anew at each connection. base is the options' own.
+func (a Address) live(
+	login *func(context.Context) (string, string, error),
+	dial *func(context.Context, string, string) (net.Conn, error), base *tls.Config,
+) {
+	if a.Login != nil {
+		*login = func(ctx context.Context) (string, string, error) {
+			username, password := a.Login(ctx)
+			return username, password, nil
+		}
+	}
+	if a.TLS == nil || base == nil {
+		return
+	}
+	*dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		now, config := a.TLS(ctx), base.Clone()
+		config.RootCAs, config.Certificates = now.RootCAs, now.Certificates
+		dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: callTimeout, KeepAlive: 5 * time.Minute}, Config: config}
+		return dialer.DialContext(ctx, network, address)
 	}
 }
 

@@ -36,12 +36,12 @@ func (l *link) login() (list []nats.Option, servers []string, err error) {
 		list = append(list, l.byNkey(seeds))
 	case c.PasswordFile != "":
 		password := freshfile.New(c.Password, l.log, "SLUICE_NATS_PASSWORD_FILE", freshfile.Secret, c.PasswordFile)
-		list = append(list, nats.UserInfoHandler(func() (string, string) { return c.User, await(password) }))
+		list = append(list, nats.UserInfoHandler(func() (string, string) { return c.User, current(password) }))
 	case c.User != "" || c.Password != "":
 		list = append(list, nats.UserInfo(c.User, c.Password))
 	case c.TokenFile != "":
 		token := freshfile.New(c.Token, l.log, "SLUICE_NATS_TOKEN_FILE", freshfile.Secret, c.TokenFile)
-		list = append(list, nats.TokenHandler(func() string { return await(token) }))
+		list = append(list, nats.TokenHandler(func() string { return current(token) }))
 	case c.Token != "":
 		list = append(list, nats.Token(c.Token))
 	case c.URLFile != "":
@@ -53,8 +53,8 @@ func (l *link) login() (list []nats.Option, servers []string, err error) {
 	return list, servers, nil
 }
 
-// await is a value as nats.go asks for it: amid connecting, where nothing ends a short wait.
-func await[T any](v *freshfile.Value[T]) T { return v.Await(context.Background()) }
+// current is a value as nats.go asks for it: amid connecting, where nothing ends a short wait.
+func current[T any](v *freshfile.Value[T]) T { return v.Await(context.Background()) }
 
 // credentials are what a file of credentials holds.
 type credentials struct {
@@ -86,7 +86,7 @@ func parseCreds(texts []string) (*credentials, error) {
 func byCreds(v *freshfile.Value[*credentials]) nats.Option {
 	var sent atomic.Pointer[credentials]
 	return nats.UserJWT(func() (string, error) {
-		now := await(v)
+		now := current(v)
 		sent.Store(now)
 		return now.jwt, nil
 	}, func(nonce []byte) ([]byte, error) { return signed(sent.Load().seed, nonce) })
@@ -133,7 +133,7 @@ func (l *link) byNkey(v *freshfile.Value[*nkey]) nats.Option {
 	first := v.Now()
 	shown.Store(first)
 	l.nkey = func() {
-		now := await(v)
+		now := current(v)
 		shown.Store(now)
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -188,7 +188,7 @@ func byUser(v *freshfile.Value[*url.Userinfo]) []nats.Option {
 	var asked atomic.Pointer[url.Userinfo]
 	return []nats.Option{
 		nats.UserInfoHandler(func() (string, string) {
-			now := await(v)
+			now := current(v)
 			asked.Store(now)
 			if password, ok := now.Password(); ok {
 				return now.Username(), password
@@ -218,11 +218,11 @@ func (l *link) secured() ([]nats.Option, error) {
 	}
 	var certificate nats.TLSCertHandler
 	if c.TLSCert != "" {
-		certificate = func() (tls.Certificate, error) { return await(files).Certificates[0], nil }
+		certificate = func() (tls.Certificate, error) { return current(files).Certificates[0], nil }
 	}
 	var authorities nats.RootCAsHandler
 	if c.TLSCA != "" {
-		authorities = func() (*x509.CertPool, error) { return await(files).RootCAs, nil }
+		authorities = func() (*x509.CertPool, error) { return current(files).RootCAs, nil }
 	}
 	return []nats.Option{nats.ClientTLSConfig(certificate, authorities)}, nil
 }
