@@ -169,33 +169,40 @@ func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
 
 // locked is a Redis of one user, whose client has the password from a variable of the test.
 type locked struct {
-	*testenv.RedisServer
+	place
 	t        *testing.T
-	admin    *redis.Client
 	mu       sync.Mutex
 	password string
 }
 
 func newLocked(t *testing.T) *locked {
-	l := &locked{RedisServer: testenv.Redis(t), t: t, password: "first"}
-	l.admin = l.Client()
-	l.do("acl", "setuser", "sluice", "on", ">first", "~*", "+@all")
+	t.Helper()
+	server := testenv.Redis(t)
+	return locks(t, place{singleAt(server.URL()), only(server)})
+}
+
+func locks(t *testing.T, p place) *locked {
+	t.Helper()
+	l := &locked{place: p, t: t, password: "first"}
+	l.do("acl", "setuser", "sluice", "on", ">first", "~*", "&*", "+@all")
 	return l
 }
 
 func (l *locked) do(args ...any) {
 	l.t.Helper()
-	if err := l.admin.Do(l.t.Context(), args...).Err(); err != nil {
-		l.t.Fatalf("%v: %v", args, err)
+	for _, admin := range l.servers() {
+		if err := admin.Do(l.t.Context(), args...).Err(); err != nil {
+			l.t.Fatalf("%v: %v", args, err)
+		}
 	}
 }
 
 func (l *locked) client() redis.UniversalClient {
-	address := singleAt(l.URL())(l.t)
-	address.Single.CredentialsProviderContext = func(context.Context) (string, string, error) {
+	address := l.address(l.t)
+	address.Login = func(context.Context) (string, string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return "sluice", l.password, nil
+		return "sluice", l.password
 	}
 	return address.client()
 }
@@ -206,24 +213,34 @@ func (l *locked) knows(password string) {
 	l.password = password
 }
 
-// connections is how many the server has taken.
-func (l *locked) connections() int {
-	n, _ := strconv.Atoi(field(l.admin.Info(l.t.Context(), "stats").Val(), "total_connections_received"))
-	return n
+// connections is how many the servers have taken.
+func (l *locked) connections() (all int) {
+	for _, admin := range l.servers() {
+		n, _ := strconv.Atoi(field(admin.Info(l.t.Context(), "stats").Val(), "total_connections_received"))
+		all += n
+	}
+	return all
 }
 
 // A rotated password, or a user whose rights are gone: the outage's policy rules, with few connections, and when all is put
 // right it goes on.
 func TestRedisThatRefusesAllCallsIsAway(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		begin, end func(*locked)
-		reason     string
-	}{
-		"another password": {func(l *locked) {
-			l.do("acl", "setuser", "sluice", "resetpass", ">second")
-			l.do("client", "kill", "user", "sluice")
-		}, func(l *locked) { l.knows("second") }, "WRONGPASS"},
+	exchange := refusal{func(l *locked) {
+		l.do("acl", "setuser", "sluice", "resetpass", ">second")
+		l.do("client", "kill", "user", "sluice")
+	}, func(l *locked) { l.knows("second") }, "WRONGPASS"}
+	t.Run("another password in a Cluster", func(t *testing.T) {
+		t.Parallel()
+		exchange.isAway(t, locks(t, clusterPlace(testenv.RedisCluster(t))))
+	})
+	t.Run("another password behind Sentinels", func(t *testing.T) {
+		t.Parallel()
+		sentinel := testenv.RedisSentinel(t)
+		exchange.isAway(t, locks(t, place{sentinelAt(sentinel.URL()), only(sentinel.Master())}))
+	})
+	for name, c := range map[string]refusal{
+		"another password": exchange,
 		"user disabled": {func(l *locked) {
 			l.do("acl", "setuser", "sluice", "off")
 			l.do("client", "kill", "user", "sluice")
@@ -243,30 +260,39 @@ func TestRedisThatRefusesAllCallsIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLocked(t)
-			w := newOutcast(t, l.client())
-			w.wait("before", func() bool { return w.goes() == nil })
-
-			c.begin(l)
-			w.wait("refused", func() bool { return w.f.decided() > 3 })
-			if err := w.store.Trouble(); err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(c.reason)) {
-				t.Errorf("the trouble is %v, want %s", err, c.reason)
-			}
-			if said := w.said.String(); strings.Count(said, "Redis is away") != 1 || !strings.Contains(strings.ToLower(said), strings.ToLower(c.reason)) {
-				t.Errorf("said %q, want once that Redis is away, with %s", said, c.reason)
-			}
-			before := l.connections()
-			time.Sleep(time.Second)
-			if n := l.connections() - before; n > 10 {
-				t.Errorf("%d connections within a second of an outage that no try ends", n)
-			}
-
-			c.end(l)
-			w.wait("back", func() bool { return strings.Contains(w.said.String(), "Redis is back") && w.goes() == nil })
-			if w.store.Trouble() != nil {
-				t.Errorf("after the end: %v", w.store.Trouble())
-			}
+			c.isAway(t, newLocked(t))
 		})
+	}
+}
+
+// refusal is a reason why Redis refuses all.
+type refusal struct {
+	begin, end func(*locked)
+	reason     string
+}
+
+func (c refusal) isAway(t *testing.T, l *locked) {
+	w := newOutcast(t, l.client())
+	w.wait("before", func() bool { return w.goes() == nil })
+
+	c.begin(l)
+	w.wait("refused", func() bool { return w.f.decided() > 3 })
+	if err := w.store.Trouble(); err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(c.reason)) {
+		t.Errorf("the trouble is %v, want %s", err, c.reason)
+	}
+	if said := w.said.String(); strings.Count(said, "Redis is away") != 1 || !strings.Contains(strings.ToLower(said), strings.ToLower(c.reason)) {
+		t.Errorf("said %q, want once that Redis is away, with %s", said, c.reason)
+	}
+	before := l.connections()
+	time.Sleep(time.Second)
+	if n := l.connections() - before; n > 10 {
+		t.Errorf("%d connections within a second of an outage that no try ends", n)
+	}
+
+	c.end(l)
+	w.wait("back", func() bool { return strings.Contains(w.said.String(), "Redis is back") && w.goes() == nil })
+	if w.store.Trouble() != nil {
+		t.Errorf("after the end: %v", w.store.Trouble())
 	}
 }
 
@@ -350,7 +376,7 @@ func TestRefusalOfOneCallIsNoOutage(t *testing.T) {
 		l.do(rights...)
 		from := w.store.tries.Load()
 		calls := func() int {
-			stats := l.admin.Info(t.Context(), "commandstats").Val()
+			stats := l.servers()[0].Info(t.Context(), "commandstats").Val()
 			n, _, _ := strings.Cut(strings.TrimPrefix(field(stats, "cmdstat_evalsha"), "calls="), ",")
 			k, _ := strconv.Atoi(n)
 			return k
