@@ -51,7 +51,9 @@ func (a Address) client() redis.UniversalClient {
 		})
 		// A replica knows only what was so some time ago, and refuses to write.
 		o.ReplicaOnly, o.RouteByLatency, o.RouteRandomly, o.UseDisconnectedReplicas = false, false, false, false
-		return redis.NewFailoverClient(&o)
+		c := redis.NewFailoverClient(&o)
+		c.AddHook(&gate{})
+		return c
 	case a.Cluster != nil:
 		o := *a.Cluster
 		a.live(&o.CredentialsProviderContext, &o.Dialer, o.TLSConfig)
@@ -64,7 +66,9 @@ func (a Address) client() redis.UniversalClient {
 		o.DisableRoutingPolicies = true // every call names its keys, so COMMAND needs to be neither asked nor permitted
 		o.ClusterStateReloadInterval = 10 * time.Second
 		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		return redis.NewClusterClient(&o)
+		c := redis.NewClusterClient(&o)
+		c.OnNewNode(func(node *redis.Client) { node.AddHook(&gate{}) })
+		return c
 	default:
 		o := *a.Single
 		a.live(&o.CredentialsProviderContext, &o.Dialer, o.TLSConfig)
@@ -73,7 +77,9 @@ func (a Address) client() redis.UniversalClient {
 			&o.PoolTimeout, &o.ConnMaxLifetime, &o.ContextTimeoutEnabled, &o.DisableIdentity,
 		})
 		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		return redis.NewClient(&o)
+		c := redis.NewClient(&o)
+		c.AddHook(&gate{})
+		return c
 	}
 }
 

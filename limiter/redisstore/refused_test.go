@@ -403,6 +403,50 @@ func TestRefusalOfOneCallIsNoOutage(t *testing.T) {
 	}
 }
 
+// One node of a Cluster refuses the login: what it holds waits, with few connections, and all else goes on.
+func TestNodeThatRefusesTheLoginIsNotFlooded(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.RedisCluster(t)
+	l := locks(t, clusterPlace(cluster))
+	w := newOutcast(t, l.client())
+	w.wait("before", func() bool { return w.goes() == nil })
+	node := l.servers()[1]
+	for _, args := range [][]any{{"acl", "setuser", "sluice", "resetpass", ">second"}, {"client", "kill", "user", "sluice"}} {
+		if err := node.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := func(sh *shard) bool { return node.Exists(t.Context(), sh.epochKey).Val() == 1 }
+	var asking sync.WaitGroup
+	before := l.connections()
+	for i := range 16 {
+		key := keyOf(i)
+		at := held(w.store.shard(key))
+		asking.Go(func() {
+			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+				_, err := w.f.Reserve(w.ctx, key, "", 1, 0)
+				if at && !redis.IsAuthError(err) || !at && err != nil {
+					t.Errorf("of the node that refuses: %t: %v", at, err)
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+	if n := l.connections() - before; n > 20 {
+		t.Errorf("%d connections within a second", n)
+	}
+	l.knows("second")
+	w.wait("put right", func() bool {
+		for i := range 16 {
+			if _, err := w.f.Reserve(w.ctx, keyOf(i), "", 1, 0); held(w.store.shard(keyOf(i))) && err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func TestTriesOfARedisThatRefusesBecomeRare(t *testing.T) {
 	inOutage(t, Closed, 0, func(o *outage) {
 		o.because(refusedAll{errors.New("WRONGPASS")})
