@@ -328,6 +328,9 @@ func (w *worker) ready() (bool, map[string]string) {
 	details := map[string]string{"nats": "not connected", "redis": "not connected"}
 	if nc := w.nc.Load(); nc != nil {
 		details["nats"] = strings.ToLower(nc.Status().String())
+		if why := stream.Trouble(nc); why != "" {
+			details["nats"] += ": " + why
+		}
 	}
 	if store := w.store.Load(); store != nil {
 		details["redis"] = "connected"

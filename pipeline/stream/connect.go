@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,8 +29,7 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*nats.Conn, err
 	l := &link{cfg: cfg, log: log, ctx: ctx, timeout: connectTimeout}
 	opts, err := l.options(
 		nats.MaxReconnects(-1),
-		nats.ReconnectWait(retryFirst),
-		nats.ReconnectJitter(retryFirst, time.Second),
+		nats.CustomReconnectDelay(l.pause),
 		nats.IgnoreAuthErrorAbort(), // credentials may be exchanged while it runs
 		nats.PingInterval(20*time.Second),
 		nats.MaxPingsOutstanding(3),
@@ -73,9 +73,10 @@ type link struct {
 	dialErr  error           // of the last dial; nil when it succeeded
 	reason   string          // logged last, "" when connected
 	loggedAt time.Time
-	nkey     func()  // before each connection; nil: sluice logs in by none
-	public   *string // where nats.go takes the public key from
-	denied   error   // the last permission that NATS refused
+	nkey     func()     // before each connection; nil: sluice logs in by none
+	public   *string    // where nats.go takes the public key from
+	nc       *nats.Conn // nil until it is connected first
+	denied   error      // the last permission that NATS refused
 	deniedAt time.Time
 }
 
@@ -149,11 +150,41 @@ func (l *link) connected() {
 	l.ctx, l.reason = nil, ""
 }
 
+// pause is for how long nats.go waits before it tries all servers again. It doesn't tell by itself that an attempt failed once
+// the server was reached, as by its certificate.
+func (l *link) pause(round int) time.Duration {
+	l.mu.Lock()
+	nc := l.nc
+	l.mu.Unlock()
+	if nc == nil {
+		return retryFirst
+	}
+	if err := nc.LastError(); err != nil && round > 1 { // before, it is why the connection was lost
+		l.report(err)
+	}
+	if nc.Opts.Secure {
+		return retryFirst + rand.N(time.Second)
+	}
+	return retryFirst + rand.N(retryFirst)
+}
+
+// Trouble is why there is no connection, without any secret; "" while there is one, or when nobody knows.
+func Trouble(nc *nats.Conn) string {
+	l := linkOf(nc)
+	if l == nil || nc.IsConnected() {
+		return ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reason
+}
+
 // report logs why there is no connection, when that is news or 30 s old.
 func (l *link) report(err error) {
 	text := l.say(err)
 	l.mu.Lock()
-	again := text == l.reason && time.Since(l.loggedAt) < repeatLog
+	// nats.go tells some reasons twice, in capitals and without.
+	again := strings.EqualFold(text, l.reason) && time.Since(l.loggedAt) < repeatLog
 	if !again {
 		l.reason, l.loggedAt = text, time.Now()
 	}

@@ -156,7 +156,7 @@ func (l *link) connect(opts *nats.Options) (*nats.Conn, error) {
 	nc, err := opts.Connect()
 	if err == nil {
 		l.mu.Lock()
-		l.public = &nc.Opts.Nkey
+		l.public, l.nc = &nc.Opts.Nkey, nc
 		l.mu.Unlock()
 	}
 	return nc, err

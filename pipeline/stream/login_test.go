@@ -161,16 +161,22 @@ func TestExchangedLoginIsFollowed(t *testing.T) {
 			}
 			kick(t, ns)
 			eventually(t, "refused", func() bool {
-				return !nc.IsConnected() && (strings.Contains(out.String(), "refused the login") || strings.Contains(out.String(), "certificate"))
+				return !nc.IsConnected() && (strings.Contains(out.String(), "refused the login") || strings.Contains(out.String(), "x509"))
 			})
 			time.Sleep(time.Second) // some more attempts
 			if n := strings.Count(out.String(), "refused the login"); n > 2 {
 				t.Errorf("it is told %d times that the login is refused:\n%s", n, &out)
 			}
+			if why := Trouble(nc); !strings.Contains(why, "refused the login") && !strings.Contains(why, "x509") {
+				t.Errorf("the trouble is %q, %s: %s", why, nc.Status(), &out)
+			}
 			r.files(cfg)
 			eventually(t, "connected by what the files hold now", func() bool {
 				return nc.IsConnected() && strings.Contains(out.String(), "read again")
 			})
+			if why := Trouble(nc); why != "" {
+				t.Errorf("connected, and the trouble is %q", why)
+			}
 			if n := strings.Count(out.String(), "can't be used"); n != 1 {
 				t.Errorf("an empty file was told %d times:\n%s", n, &out)
 			}
