@@ -66,21 +66,20 @@ func (w *Webhook) unanswered(ctx, exchange context.Context, ev *pipeline.Event, 
 	if cause := ctx.Err(); cause != nil {
 		return &failure{class: classCancelled, text: fmt.Sprintf("push to %s cut off: %v", w.address.host, cause), err: cause}
 	}
+	mark := pipeline.Unanswered // the event may be the trouble
+	if _, ok := errors.AsType[*unconnected](err); ok {
+		mark = pipeline.Unavailable // nothing of it was sent
+	}
 	if exchange.Err() != nil {
 		text := fmt.Sprintf("%s gave no answer within %v", w.address.host, w.timeout)
-		return pipeline.Unanswered(&failure{class: classTimeout, text: text})
+		return mark(&failure{class: classTimeout, text: text})
 	}
 	text := err.Error()
-	op, ok := errors.AsType[*net.OpError](err)
-	if !ok {
+	if _, ok := errors.AsType[*net.OpError](err); !ok {
 		text = w.hide(text, ev.Key, to) // it may quote what the receiver wrote
 	}
 	text = fmt.Sprintf("push to %s: %s", w.address.host, excerpt(text))
-	f := &failure{class: classNetwork, text: text, err: err}
-	if ok && op.Op == "dial" {
-		return pipeline.Unavailable(f) // it wasn't sent anything
-	}
-	return pipeline.Unanswered(f)
+	return mark(&failure{class: classNetwork, text: text, err: err})
 }
 
 // hide removes from a receiver's text what it may have learnt from the request and must not show: receivers like to

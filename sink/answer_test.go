@@ -30,6 +30,8 @@ var discardLog = log.New(io.Discard, "", 0)
 func isPermanent(err error) bool   { return sameMark(err, pipeline.Permanent) }
 func isUnavailable(err error) bool { return sameMark(err, pipeline.Unavailable) }
 
+func isUnanswered(err error) bool { return sameMark(err, pipeline.Unanswered) }
+
 func pausesFor(err error, d time.Duration) bool {
 	return sameMark(err, func(inner error) error { return pipeline.RetryAfter(inner, d) })
 }
@@ -175,7 +177,7 @@ func TestHangingReceiverEndsAtTheTimeout(t *testing.T) {
 	if took := time.Since(start); took < 50*time.Millisecond || took > 4*time.Second {
 		t.Errorf("the push took %v", took)
 	}
-	if !isUnavailable(err) || Class(err) != "timeout" || !strings.Contains(err.Error(), "no answer within 50ms") {
+	if !isUnanswered(err) || Class(err) != "timeout" || !strings.Contains(err.Error(), "no answer within 50ms") {
 		t.Errorf("got %#v", err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -243,18 +245,21 @@ func TestNetworkErrorsConcernTheReceiver(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = closed.Close()
-	tests := []struct{ name, url string }{
-		{"refused", "http://" + closed.Addr().String()},
-		{"reset", rawReceiver(t, "", true)},
-		{"reset in the headers", rawReceiver(t, "HTTP/1.1 200 OK\r\nX-", true)},
-		{"no HTTP", rawReceiver(t, "SSH-2.0-OpenSSH_9.2\r\n\r\n", false)},
-		{"endless headers", rawReceiver(t, "HTTP/1.1 200 OK\r\n"+strings.Repeat("X-A: "+strings.Repeat("x", 1000)+"\r\n", 200), false)},
-		{"no such host", "http://nowhere.invalid"},
-		{"not TLS", strings.Replace(rawReceiver(t, "HTTP/1.1 200 OK\r\n\r\n", true), "http:", "https:", 1)},
+	tests := []struct {
+		name, url string
+		sent      bool // so that the event may be the trouble
+	}{
+		{"refused", "http://" + closed.Addr().String(), false},
+		{"reset", rawReceiver(t, "", true), true},
+		{"reset in the headers", rawReceiver(t, "HTTP/1.1 200 OK\r\nX-", true), true},
+		{"no HTTP", rawReceiver(t, "SSH-2.0-OpenSSH_9.2\r\n\r\n", false), true},
+		{"endless headers", rawReceiver(t, "HTTP/1.1 200 OK\r\n"+strings.Repeat("X-A: "+strings.Repeat("x", 1000)+"\r\n", 200), false), true},
+		{"no such host", "http://nowhere.invalid", false},
+		{"not TLS", strings.Replace(rawReceiver(t, "HTTP/1.1 200 OK\r\n\r\n", true), "http:", "https:", 1), false},
 	}
 	for _, tt := range tests {
 		err := newTestWebhook(t, tt.url+"/in?q=1").Push(t.Context(), testEvent())
-		if !isUnavailable(err) || Class(err) != "network" || strings.Contains(err.Error(), "/in") {
+		if isUnavailable(err) == tt.sent || isUnanswered(err) != tt.sent || Class(err) != "network" || strings.Contains(err.Error(), "/in") {
 			t.Errorf("%s: %#v", tt.name, err)
 		}
 		if tt.name == "refused" && !errors.Is(err, syscall.ECONNREFUSED) {

@@ -71,12 +71,17 @@ func (p *connections) send(request *http.Request, body []byte) (*connection, *ht
 	return p.sendNew(request, body)
 }
 
+// unconnected says that there was no connection, so that nothing was sent.
+type unconnected struct{ error }
+
+func (u *unconnected) Unwrap() error { return u.error }
+
 // sendNew makes one exchange over a new connection.
 func (p *connections) sendNew(request *http.Request, body []byte) (*connection, *http.Response, error) {
 	ctx := request.Context()
 	c, err := p.dial(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, &unconnected{err}
 	}
 	response, err := c.RoundTrip(withBody(ctx, request, body))
 	if err != nil {

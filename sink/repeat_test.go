@@ -158,7 +158,7 @@ func TestPushIsRepeatedOnceAtMostAndOnlyForAKeptConnection(t *testing.T) {
 	}
 	silent.Store(true)
 	for _, want := range []int32{3, 4, 5} { // the second push twice, the others over new connections only
-		if err := w.Push(t.Context(), testEvent()); !isUnavailable(err) || Class(err) != classNetwork {
+		if err := w.Push(t.Context(), testEvent()); !isUnanswered(err) || Class(err) != classNetwork {
 			t.Errorf("got %#v", err)
 		}
 		if n := m.requests.Load(); n != want {
@@ -187,7 +187,7 @@ func TestPushIsNotRepeatedOnceAnAnswerBegan(t *testing.T) {
 			if err := w.Push(t.Context(), testEvent()); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.Push(t.Context(), testEvent()); !isUnavailable(err) || Class(err) != classNetwork {
+			if err := w.Push(t.Context(), testEvent()); !isUnanswered(err) || Class(err) != classNetwork {
 				t.Errorf("got %#v", err)
 			}
 			if n := m.requests.Load(); n != 2 {
