@@ -51,18 +51,13 @@ func (d *delivery) tell(o outcome) error { return d.source.nc.Publish(d.reply, w
 // newDelivery reads a message of the source.
 func (s *Source) newDelivery(ses *session, msg *nats.Msg, meta *nats.MsgMetadata) *delivery {
 	source := pipeline.SourceID{Stream: meta.Stream, Created: ses.identity, Seq: meta.Sequence.Stream}
-	header := pipeline.Header(msg.Header)
-	id := pipeline.EventID(header, source)
-	if _, replayed := pipeline.Replayed(header); replayed {
-		header = producerHeader(msg.Header)
-	}
 	return &delivery{
 		source: s,
 		reply:  msg.Reply,
 		event: pipeline.Event{
-			ID:      id,
+			ID:      pipeline.EventID(pipeline.Header(msg.Header), source),
 			Subject: msg.Subject,
-			Header:  header,
+			Header:  sourceHeader(msg.Header),
 			Data:    msg.Data,
 			Time:    meta.Timestamp,
 			Source:  source,
@@ -82,6 +77,14 @@ type debt struct {
 // tellTogether is for how long settlements are collected before the server is told of them. Told one by one each of them
 // cost a write here and a read there; nobody waits for one.
 const tellTogether = time.Millisecond
+
+// sourceHeader holds a message of the source's headers as its producer gave them, also if they were put back from a dead letter.
+func sourceHeader(h nats.Header) pipeline.Header {
+	if _, replayed := pipeline.Replayed(pipeline.Header(h)); replayed {
+		return producerHeader(h)
+	}
+	return pipeline.Header(h)
+}
 
 // settle ends a delivery; the second time nothing happens. The server is told within a moment, or by Stop or Close if these
 // come first.

@@ -90,17 +90,17 @@ func Newest(ctx context.Context, js jetstream.JetStream, cfg Config, n int) ([]*
 	state := s.CachedInfo().State
 	const tries = 100 // a work queue has gaps
 	for seq, try := state.LastSeq, 0; seq >= max(1, state.FirstSeq) && len(events) < n && try < tries; seq, try = seq-1, try+1 {
-		msg, err := s.GetMsg(ctx, seq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		msg, err := getEvent(ctx, js.Conn(), cfg, s, seq, "")
+		if errors.Is(err, pipeline.ErrGone) {
 			continue
 		}
 		if err != nil {
 			return events, explain(js.Conn(), "reading from stream "+cfg.Stream, err)
 		}
 		for _, filter := range cfg.Subjects {
-			if covers(filter, msg.Subject) {
+			if covers(filter, msg.subject) {
 				events = append(events, &pipeline.Event{
-					Subject: msg.Subject, Header: producerHeader(msg.Header), Data: msg.Data, Time: msg.Time,
+					Subject: msg.subject, Header: sourceHeader(msg.header), Data: msg.data, Time: msg.time,
 				})
 				break
 			}

@@ -43,6 +43,35 @@ func TestEventsThatLookLikeWordsOfTheServerAreEvents(t *testing.T) {
 	}
 }
 
+// A direct get answers with the message itself.
+func TestEventThatLooksLikeARefusalIsReadFromTheSource(t *testing.T) {
+	t.Parallel()
+	for _, direct := range []bool{true, false} {
+		cfg := testConfig(startServer(t, serverOptions(t)))
+		js := connect(t, cfg)
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "EVENTS", Subjects: []string{"events.>"}, AllowDirect: direct}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Setup(t.Context(), js, cfg); err != nil {
+			t.Fatal(err)
+		}
+		for i, status := range []string{"404", "408", "503", "what"} {
+			h := nats.Header{"Status": {status}, "Description": {"Message Not Found"}}
+			if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: fmt.Sprint("events.", i), Header: h}); err != nil {
+				t.Fatal(err)
+			}
+			events, err := Newest(t.Context(), js, cfg, 9)
+			if err != nil || len(events) != i+1 || events[0].Header.Get("Status") != status {
+				t.Errorf("direct %t, %s: %d events, %v, want %d", direct, status, len(events), err, i+1)
+			}
+			oldest, err := (&Source{js: js, cfg: cfg}).oldest(t.Context(), uint64(i))
+			if err != nil || oldest.IsZero() {
+				t.Errorf("direct %t, %s: the oldest that waits is of %v, %v", direct, status, oldest, err)
+			}
+		}
+	}
+}
+
 func TestMessagesOfTheServerAndItsClientsAreNoEvents(t *testing.T) {
 	t.Parallel()
 	js, cfg := newServer(t)

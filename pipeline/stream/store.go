@@ -190,6 +190,16 @@ func (s *store) get(ctx context.Context, seq uint64) (message, error) {
 }
 
 func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) {
+	m, err := messageFromLeader(ctx, s.nc, s.api, s.name, map[string]any{"seq": seq})
+	if err != nil && !errors.Is(err, pipeline.ErrGone) {
+		err = s.explain("reading from stream "+s.name, err)
+	}
+	return m, err
+}
+
+// messageFromLeader asks the leader of a stream for a message, whose answer can't be taken for anything else: a direct get answers with
+// the message itself, which a producer may make look like a refusal. [pipeline.ErrGone]: there is none.
+func messageFromLeader(ctx context.Context, nc *nats.Conn, api, stream string, request map[string]any) (message, error) {
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
@@ -199,20 +209,19 @@ func (s *store) getFromLeader(ctx context.Context, seq uint64) (message, error) 
 			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
-	err := s.call(ctx, "STREAM.MSG.GET.", map[string]any{"seq": seq}, &answer)
-	if err != nil {
-		return message{}, s.explain("reading from stream "+s.name, err)
-	}
-	if answer.Error != nil {
-		if answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
-			return message{}, pipeline.ErrGone
-		}
-		return message{}, s.explain("reading from stream "+s.name, answer.Error)
+	err := callStream(ctx, nc, api+"STREAM.MSG.GET."+stream, request, &answer)
+	switch {
+	case err != nil:
+		return message{}, err
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return message{}, pipeline.ErrGone
+	case answer.Error != nil:
+		return message{}, answer.Error
 	}
 	m := message{subject: answer.Message.Subject, data: answer.Message.Data, time: answer.Message.Time}
 	if len(answer.Message.Header) > 0 {
 		if m.header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
-			return message{}, fmt.Errorf("reading from stream %s: %w", s.name, err)
+			return message{}, err
 		}
 	}
 	return m, nil
@@ -261,6 +270,10 @@ func missing(err *jetstream.APIError) bool {
 
 // call asks the JetStream API about the stream.
 func (s *store) call(ctx context.Context, operation string, request, answer any) error {
+	return callStream(ctx, s.nc, s.api+operation+s.name, request, answer)
+}
+
+func callStream(ctx context.Context, nc *nats.Conn, subject string, request, answer any) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, publishTimeout)
@@ -270,7 +283,7 @@ func (s *store) call(ctx context.Context, operation string, request, answer any)
 	if err != nil {
 		return err
 	}
-	reply, err := s.nc.RequestWithContext(ctx, s.api+operation+s.name, body)
+	reply, err := nc.RequestWithContext(ctx, subject, body)
 	if err != nil {
 		return err
 	}
