@@ -20,8 +20,10 @@ func (n Names) StateBucket() string { return n.name + "_state" }
 
 func (n Names) stateStream() string { return "KV_" + n.StateBucket() }
 
-// floorLag is after how long a floor that doesn't move is stored again, should the bucket have lost it.
-const floorLag = time.Minute
+const (
+	floorLag   = time.Minute      // after how long a floor that doesn't move is stored again, should the bucket have lost it
+	floorRetry = 10 * time.Second // after how long it is tried again, should there be no bucket
+)
 
 // floorKey is where the floor of the consumer lies in the bucket.
 func floorKey(cfg Config) string {
@@ -70,6 +72,7 @@ type floorKeeper struct {
 	seen   storedFloor
 	stored storedFloor
 	kv     jetstream.KeyValue
+	failed time.Time // when it could last not be stored
 }
 
 // saw takes in what the server has told.
@@ -88,32 +91,36 @@ func (k *floorKeeper) last() storedFloor {
 
 // store stores the floor if it has moved. An error is not told: the next call tries again, and `sluice check` says what is missing.
 func (k *floorKeeper) store(ctx context.Context) {
-	seen := k.last()
 	k.mu.Lock()
-	stored, kv := k.stored, k.kv
+	seen, stored, kv, failed := k.seen, k.stored, k.kv, k.failed
 	k.mu.Unlock()
-	if seen.Floor == 0 || seen.Floor == stored.Floor && seen.Stream == stored.Stream && seen.At.Sub(stored.At) < floorLag {
+	if seen.Floor == 0 || seen.Floor == stored.Floor && seen.Stream == stored.Stream && seen.At.Sub(stored.At) < floorLag ||
+		time.Since(failed) < floorRetry {
 		return
 	}
-	if kv == nil {
-		var err error
-		if kv, err = k.js.KeyValue(ctx, k.cfg.names().StateBucket()); err != nil {
-			return
-		}
-	}
-	value, err := json.Marshal(seen)
-	if err != nil {
-		return
-	}
-	_, err = kv.Put(ctx, floorKey(k.cfg), value)
+	kv, err := k.put(ctx, kv, seen)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.kv = kv
 	if err != nil {
-		k.kv = nil // it may have been made anew
+		k.kv, k.failed = nil, time.Now() // it may have been made anew
 		return
 	}
-	k.stored = seen
+	k.kv, k.stored = kv, seen
+}
+
+// put stores a floor in the bucket, which it opens if need be.
+func (k *floorKeeper) put(ctx context.Context, kv jetstream.KeyValue, f storedFloor) (jetstream.KeyValue, error) {
+	value, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	if kv == nil {
+		if kv, err = k.js.KeyValue(ctx, k.cfg.names().StateBucket()); err != nil {
+			return nil, err
+		}
+	}
+	_, err = kv.Put(ctx, floorKey(k.cfg), value)
+	return kv, err
 }
 
 // makeConsumer makes a consumer that isn't there and says where it begins. It goes on after the floor of the one before, as far as known
