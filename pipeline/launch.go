@@ -159,7 +159,7 @@ func (w *Worker) pushLeased(hard context.Context, l *lane, e *leasedEvent, begun
 	if l.held.Err() != nil && err != nil {
 		return r // cut off by the stop, or another worker may have it
 	}
-	r.healthy, r.sleep = f.rest == 0, f.rest
+	r.healthy, r.sleep = f.rest == 0 && !markOf(err).away, f.rest
 	switch {
 	case f.outcome == "":
 		r.Now.Attempt, r.Now.First, r.failure, r.After = e.ev.Attempt, e.ev.First, brief(err), f.after

@@ -25,8 +25,9 @@ type fate struct {
 }
 
 // judge decides from the attempt's error how the event goes on. fails is how often in a row the key's receiver was away before this
-// attempt, with whichever event. A receiver that says nothing may be away, or unable to take this event: the key waits by fails, the
-// event by its own attempts, so that another event of the key finds out which. draw is uniform in [0, 1).
+// attempt. A receiver that says nothing may be away, or unable to take this event: the event waits by its own attempts, the key by fails, so
+// that another event of the key finds out which. The same event's next failure says nothing new: the key needn't wait for that. draw is uniform
+// in [0, 1).
 func (r Retry) judge(ev *Event, err error, fails int, now time.Time, draw float64) fate {
 	if err == nil {
 		return fate{outcome: Delivered}
@@ -42,6 +43,7 @@ func (r Retry) judge(ev *Event, err error, fails int, now time.Time, draw float6
 		f.after = max(f.after, asked+time.Duration(draw*float64(min(asked/10, time.Second))))
 	}
 	switch {
+	case m.silent && ev.Attempt > 1:
 	case m.silent:
 		f.rest = r.delay(fails+1, draw)
 	case m.away:

@@ -420,12 +420,12 @@ func (w *Worker) attempt(hard context.Context, ev *Event, fails int) (fate, erro
 	err := w.safely(hard, ev)
 	w.Observer.InFlight(-1)
 	w.Observer.Pushed(ev, err, time.Since(start))
-	f := w.cfg.Retry.judge(ev, err, fails, w.Index.Now(), draw())
+	f, said := w.cfg.Retry.judge(ev, err, fails, w.Index.Now(), draw()), markOf(err)
 	switch {
 	case err != nil && hard.Err() != nil: // cut off by the stop
-	case markOf(err).unsent: // the receiver knows nothing of it
-	case f.rest > 0:
-		most := w.destination.unanswered(start, ev.Key, markOf(err), err)
+	case said.unsent: // the receiver knows nothing of it
+	case said.away:
+		most := w.destination.unanswered(start, ev.Key, said, err)
 		f.after, f.rest = min(f.after, most), min(f.rest, most)
 	default:
 		w.destination.answered(start, ev.Key)
