@@ -113,7 +113,7 @@ func TestAnswersThatMeanThatRedisIsAway(t *testing.T) {
 		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.":           {true, true},
 		"ERR max number of clients reached":                                                                {true, true},
 		"TRYAGAIN Multiple keys request during rehashing of slot":                                          {false, false}, // a slot that moves
-		"READONLY You can't write against a read only replica. script: f, on @user_script:1.":              {true, true}, // takes no writes
+		"READONLY You can't write against a read only replica. script: f, on @user_script:1.":              {true, true},   // takes no writes
 		"OOM command not allowed when used memory > 'maxmemory'. script: f, on @user_script:1.":            {true, true},
 		"NOREPLICAS Not enough good replicas to write.":                                                    {true, true},
 		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": {true, true},
