@@ -16,7 +16,7 @@
 //	dead letter an event that can't be delivered, kept with its reason
 //	push slot   one of a worker's pushes in flight
 //
-// Read pipeline.go first: it is the way of an event from top to bottom. Then lanes.go, drain.go and launch.go, the way out of
+// Read pipeline.go first: it is the way of an event from top to bottom; ask.go is how it gets its tokens. Then lanes.go, drain.go and launch.go, the way out of
 // a lane; floor.go, strict order; outcome.go, the rules for what an attempt's answer means; destination.go, when all work
 // pauses; ports.go, what the package needs of the world. It knows neither NATS nor Redis nor HTTP: package stream below it,
 // limiter/redisstore and sink implement the ports.

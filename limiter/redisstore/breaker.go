@@ -61,7 +61,7 @@ func (sh *shard) call(ctx context.Context, sc *redis.Script, shards int, keys []
 		sent := time.Now()
 		v, err := sh.runPatiently(ctx, sc, keys, args)
 		sh.metrics.observe(time.Since(sent), err)
-		err = sh.refusals.judge(ctx, sh.Store, keys, err)
+		err = sh.refusals.judge(ctx, sh.Store, err)
 		sh.note(err)
 		if err == nil && reachable && onlyRead(v, shards) {
 			err = errOnlyRead

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -11,8 +10,8 @@ import (
 // A call that Redis refuses may be the fault of that call alone (a key that the user may not use, a value of another type) or
 // that of all calls (another password, a user without rights, a server in protected mode or over its quota). The texts don't
 // tell: NOPERM is either, and of a command within a script some versions don't even say that. So the plainest call decides, whose
-// rights all others need, of another shard: when that is refused, too, all is, and Redis is away like one that doesn't answer. The
-// plainest call also finds out when the outage is over, so that both verdicts agree.
+// rights all others need, for each shard, which other nodes of a Cluster may hold: when it is refused for all of them, all is, and
+// Redis is away like one that doesn't answer. The plainest call also finds out when the outage is over, so that both verdicts agree.
 
 // refusedAll is a refusal that holds for every call.
 type refusedAll struct{ error }
@@ -27,23 +26,21 @@ func refusesAll(err error) bool {
 
 // refusals remembers a verdict for a moment: a call that keeps being refused must not double all calls.
 type refusals struct {
-	mu    sync.Mutex
-	last  time.Time
-	all   bool
-	asked int // how often
+	mu   sync.Mutex
+	last time.Time
+	all  bool
 }
 
-// judge is err of a call with these keys, as a refusedAll if the plainest call is refused as well.
-func (r *refusals) judge(ctx context.Context, s *Store, keys []string, err error) error {
+// judge is err of a call, as a refusedAll if the plainest call is refused as well.
+func (r *refusals) judge(ctx context.Context, s *Store, err error) error {
 	if err == nil || failing(err) || errorKind(err) != "refused" {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.last) >= trialEvery {
-		r.asked++
-		plain := s.otherShard(keys, r.asked).plain(ctx)
-		r.last, r.all = time.Now(), plain != nil
+		all := s.refusesAll(ctx)
+		r.last, r.all = time.Now(), all
 	}
 	if r.all {
 		return refusedAll{err}
@@ -51,14 +48,14 @@ func (r *refusals) judge(ctx context.Context, s *Store, keys []string, err error
 	return err
 }
 
-// otherShard is one that a call with these keys isn't of: what ails the state of a shard is no fault of Redis'. n chooses it.
-func (s *Store) otherShard(keys []string, n int) *shard {
-	for i := range s.shards {
-		if sh := s.shards[(n+i)%len(s.shards)]; !slices.Contains(keys, sh.epochKey) {
-			return sh
+// refusesAll says whether the plainest call fails for every shard. What ails the state of one is no fault of Redis'.
+func (s *Store) refusesAll(ctx context.Context) bool {
+	for _, sh := range s.shards {
+		if ctx.Err() != nil || sh.plain(ctx) == nil {
+			return false
 		}
 	}
-	return s.shards[0]
+	return true
 }
 
 // plain makes the call that needs the least. It writes, if the epoch is known.
