@@ -31,7 +31,7 @@ test: tools vet
 	@$(HAS_BROWSER) || echo "skipped: nobody looked at the status page; apt-get install chromium, then make browser"
 
 race:
-	go test -race -vet=off -shuffle=on -p 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
+	go test -race -vet=off -shuffle=on -p 4 -parallel 4 -timeout 6m $$(go list ./... | grep -v '^sluice/integration$$')
 
 # The drills' own process holds the NATS server and the receiver; with the race detector these would be measured instead
 # of sluice, so only the workers have it. Most drills wait most of the time: three at a time leave two cores half idle.
