@@ -19,45 +19,63 @@ const (
 // else in a message may be a producer's, a header Status: 404 as well.
 const ackPrefix = "$JS.ACK."
 
-// session is one subscription that requests for events are answered to, one request at a time. A source has at most one that
-// asks; of others what was on its way is still received. All but sub and inbox belongs to the source's mutex.
+// session is one subscription that requests for events are answered to. A source has at most one that asks; of others what was on
+// its way is still received. All but sub and inbox belongs to the source's mutex.
 type session struct {
 	sub      *nats.Subscription
-	inbox    string // the answer to request n comes to <inbox>.n, unless it is an event
+	inbox    string
 	identity int64  // creation time of the stream that its events are of
 	draining bool   // asks no more
 	doubtful bool   // the consumer changed under it; its events go back
 	last     uint64 // consumer sequence of the last event
 
-	request  int       // number of the last request
-	expected int       // events that it may still bring; 0: it is over
+	// What the requests that are out may still bring: events, and bytes of them. Each event takes its own from it, and the server says what
+	// is left of a request that is over.
+	expected int
+	bytes    int64
+	asked    time.Time // when the last request was made
 	sign     time.Time // when the server last gave a sign of life
 }
 
-// lost says that the request that is out must have been lost: the server would have given a sign of life.
+// lost says that the requests that are out must have been lost: the server would have given a sign of life.
 func (ses *session) lost(now time.Time, beat time.Duration) bool {
 	return ses.expected > 0 && now.Sub(ses.sign) > lostBeats*beat
+}
+
+// expect changes what is still to come.
+func (ses *session) expect(events int, bytes int64) {
+	ses.expected, ses.bytes = max(0, ses.expected+events), max(0, ses.bytes+bytes)
+	if ses.expected == 0 {
+		ses.bytes = 0
+	}
 }
 
 // room is how many events may be asked for now and how large they may be together; 0 events: none. Requests for very few would
 // cost more than what they bring. The mutex is held.
 func (s *Source) room() (events int, bytes int64) {
+	expected, expectedBytes := 0, int64(0)
+	if ses := s.session; ses != nil {
+		if time.Since(ses.asked) > pullExpiry+lostBeats*s.limits.beat { // all requests are over, whatever was heard of them
+			ses.expect(-ses.expected, 0)
+		}
+		expected, expectedBytes = ses.expected, ses.bytes
+	}
 	switch {
-	case !s.sure, s.unfit != nil, s.closed(), s.session != nil && s.session.expected > 0:
+	case !s.sure, s.unfit != nil, s.closed():
 		return 0, 0
-	case s.eased && s.wanted:
+	case s.eased && s.wanted && expected == 0:
 		return 1, s.limits.bytes
 	case s.eased:
 		return 0, 0
 	}
-	events, bytes = s.limits.events-s.held.count, s.limits.bytes-s.held.bytes
+	events, bytes = s.limits.events-s.held.count-expected, s.limits.bytes-s.held.bytes-expectedBytes
 	if events < max(1, s.limits.events/8) || bytes < s.limits.bytes/8 {
 		return 0, 0
 	}
 	return events, bytes
 }
 
-// ask makes the next request if there is room for events, and none is out.
+// ask makes a request if there is room for more events than were asked for.
 func (s *Source) ask() error {
 	s.mu.Lock()
 	events, bytes := s.room()
@@ -77,17 +95,20 @@ func (s *Source) ask() error {
 		Expires: atMost(pullExpiry, s.bound.maxExpires),
 	}
 	request.Heartbeat = min(s.limits.beat, request.Expires/2)
-	ses.request++
-	ses.expected, ses.sign = request.Batch, time.Now()
-	answers := ses.answersTo()
+	now := time.Now()
+	if ses.expected == 0 {
+		ses.sign = now
+	}
+	ses.asked = now
+	ses.expect(request.Batch, request.MaxBytes)
 	s.mu.Unlock()
 	body, err := json.Marshal(request)
 	if err == nil {
-		err = s.nc.PublishRequest(s.cfg.api()+"CONSUMER.MSG.NEXT."+s.cfg.Stream+"."+s.cfg.consumer(), answers, body)
+		err = s.nc.PublishRequest(s.cfg.api()+"CONSUMER.MSG.NEXT."+s.cfg.Stream+"."+s.cfg.consumer(), ses.inbox, body)
 	}
 	if err != nil {
 		s.mu.Lock()
-		ses.expected = 0
+		ses.expect(-request.Batch, -request.MaxBytes)
 		s.mu.Unlock()
 		return fmt.Errorf("pulling from consumer %s: %w", s.cfg.consumer(), err)
 	}
@@ -110,15 +131,13 @@ func atMost[T int | time.Duration](n, allowed T) T {
 	return n
 }
 
-func (ses *session) answersTo() string { return ses.inbox + "." + strconv.Itoa(ses.request) }
-
 // openSession is the session that asks; it begins one if there is none. The mutex is held.
 func (s *Source) openSession() (*session, error) {
 	if s.session != nil {
 		return s.session, nil
 	}
 	ses := &session{inbox: s.nc.NewInbox(), identity: s.bound.stream, last: s.bound.last}
-	sub, err := s.nc.Subscribe(ses.inbox+".*", func(msg *nats.Msg) { s.receive(ses, msg) })
+	sub, err := s.nc.Subscribe(ses.inbox, func(msg *nats.Msg) { s.receive(ses, msg) })
 	if err != nil {
 		return nil, fmt.Errorf("pulling from consumer %s: %w", s.cfg.consumer(), err)
 	}
@@ -171,8 +190,7 @@ func (s *Source) receive(ses *session, msg *nats.Msg) {
 		s.doubt()
 	}
 	ses.last, ses.sign = meta.Sequence.Consumer, d.sign
-	if ses.expected--; ses.expected <= 0 {
-		ses.expected = 0
+	if ses.expect(-1, -d.size-int64(len(msg.Reply))); ses.expected == 0 {
 		signal(s.kick)
 	}
 	s.last = d.sign
@@ -205,13 +223,16 @@ func (s *Source) answered(ses *session, msg *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ses.sign = time.Now()
-	if msg.Subject != ses.answersTo() || ses.draining || status == "100" {
+	if ses.draining || status == "100" {
 		return
 	}
-	ses.expected = 0
-	if msg.Header.Get("Nats-Pending-Messages") == "" {
+	events, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages"))
+	bytes, _ := strconv.ParseInt(msg.Header.Get("Nats-Pending-Bytes"), 10, 64)
+	if err != nil {
 		s.log.Debug("a request for events has failed", "status", status, "description", msg.Header.Get("Description"))
 		s.doubt()
+		return
 	}
+	ses.expect(-events, -bytes)
 	signal(s.kick)
 }

@@ -37,8 +37,7 @@ type limits struct {
 
 var usualLimits = limits{events: mostEvents, bytes: mostBytes, idle: 10 * time.Second, absent: 30 * time.Second, beat: 2 * time.Second}
 
-// Source hands out the events of the producers' stream. It asks the server for as many as it has room for, one request at a
-// time (pull.go). One goroutine makes the requests and keeps them answered through all that may happen to the consumer
+// Source hands out the events of the producers' stream. It asks the server for as many as it has room for (pull.go). One goroutine makes the requests and keeps them answered through all that may happen to the consumer
 // (tend.go), another tells the server which events are still in hand, so that no other worker gets them (keep).
 type Source struct {
 	js     jetstream.JetStream

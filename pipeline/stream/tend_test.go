@@ -228,7 +228,9 @@ func TestEventsThatWaitThoughTheServerGivesSignsOfLifeArePulledAnew(t *testing.T
 	}
 	s.sessions.Add(1)
 	sub.SetClosedHandler(func(string) { s.sessions.Done() })
-	s.session = &session{sub: sub, identity: s.bound.stream, expected: 100, sign: time.Now().Add(time.Hour)} // asked, as it thinks
+	s.session = &session{ // it has asked for all there is room for, as it thinks
+		sub: sub, identity: s.bound.stream, expected: l.events, asked: time.Now(), sign: time.Now().Add(time.Hour),
+	}
 	s.mu.Unlock()
 	publish(t, js, 5)
 	drainAll(t, s, 5)
