@@ -34,7 +34,7 @@ func floorKey(cfg Config) string {
 type storedFloor struct {
 	Stream int64     `json:"stream_created"` // Unix nanoseconds: another stream of that name counts anew
 	Floor  uint64    `json:"floor"`
-	At     time.Time `json:"at"`
+	At     time.Time `json:"at"` // by the clock of NATS
 }
 
 // readFloor is the floor that was stored last; a zero one if none is.
@@ -75,11 +75,15 @@ type floorKeeper struct {
 	failed time.Time // when it could last not be stored
 }
 
-// saw takes in what the server has told.
-func (k *floorKeeper) saw(floor uint64, stream int64) {
+// saw takes in what the server has told of the consumer of a stream.
+func (k *floorKeeper) saw(floor uint64, info *jetstream.ConsumerInfo, stream int64) {
+	at := info.TimeStamp
+	if at.IsZero() {
+		at = time.Now()
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.seen = storedFloor{Stream: stream, Floor: floor, At: time.Now().UTC()}
+	k.seen = storedFloor{Stream: stream, Floor: floor, At: at.UTC()}
 }
 
 // last is the floor seen last.
@@ -145,14 +149,23 @@ func makeConsumer(ctx context.Context, js jetstream.JetStream, cfg Config, known
 	case info.Config.Retention == jetstream.WorkQueuePolicy:
 		floor = storedFloor{}
 		begins = "with what is left in the work queue"
-	case floor.Floor == 0 || floor.Stream != created(info) || floor.Floor > info.State.LastSeq:
-		// Beyond the last event: the stream was put back from an older copy.
+	case floor.Floor == 0 || floor.Stream != created(info) || putBack(ctx, js, cfg, stream, floor):
 		floor = storedFloor{}
 		begins = fmt.Sprintf("with the first of %d events", info.State.Msgs)
 	default:
 		begins = fmt.Sprintf("after event %d, up to which all was acknowledged at %s", floor.Floor, floor.At.Format(time.RFC3339))
 	}
 	return begins, createConsumer(ctx, js, cfg, floor.Floor)
+}
+
+// putBack says whether a stream seems to have been put back from a copy that is older than a floor: what stands there now, and before it, are
+// other events then.
+func putBack(ctx context.Context, js jetstream.JetStream, cfg Config, stream jetstream.Stream, floor storedFloor) bool {
+	if floor.Floor > stream.CachedInfo().State.LastSeq {
+		return true
+	}
+	last, err := getEvent(ctx, js.Conn(), cfg, stream, floor.Floor, "")
+	return err == nil && last.time.After(floor.At)
 }
 
 // ensureState creates or compares the KV bucket of the state. It may be missing: then a consumer that is lost begins anew.

@@ -243,7 +243,10 @@ func TestFloorOfAnotherStreamOrBeyondItsEndIsNotGoneBy(t *testing.T) {
 		t.Fatal(err)
 	}
 	identity := created(stream.CachedInfo())
-	for _, known := range []storedFloor{{Stream: identity + 1, Floor: 3}, {Stream: identity, Floor: 6}} {
+	for _, known := range []storedFloor{
+		{Stream: identity + 1, Floor: 3, At: time.Now()}, {Stream: identity, Floor: 6, At: time.Now()},
+		{Stream: identity, Floor: 3, At: time.Now().Add(-time.Hour)}, // the third is younger: it was stored after the stream was put back
+	} {
 		if err := js.DeleteConsumer(t.Context(), cfg.Stream, cfg.consumer()); err != nil {
 			t.Fatal(err)
 		}

@@ -292,7 +292,7 @@ func (s *Source) storeFloor(ctx context.Context) {
 		return
 	}
 	if info, err := s.askFloor(ctx, b); err == nil {
-		s.floor.saw(floorOf(info), b.stream)
+		s.floor.saw(floorOf(info), info, b.stream)
 		s.floor.store(ctx)
 	}
 }

@@ -109,7 +109,7 @@ func (t *tender) begin(ctx context.Context) error {
 		return err
 	}
 	t.looked, t.gone, t.retry = time.Now(), time.Time{}, retryFirst
-	s.floor.saw(b.floor, b.stream)
+	s.floor.saw(b.floor, b.consumer.CachedInfo(), b.stream)
 	if t.said != "" {
 		s.log.Info("events can be pulled again", "stream", s.cfg.Stream, "consumer", s.cfg.consumer())
 		t.said = ""
@@ -176,7 +176,7 @@ func (t *tender) look(ctx context.Context) {
 	s.mu.Unlock()
 	info, err := was.consumer.Info(ctx)
 	if err == nil && info.Created.Equal(was.made) {
-		s.floor.saw(info.AckFloor.Stream, was.stream)
+		s.floor.saw(info.AckFloor.Stream, info, was.stream)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
