@@ -30,8 +30,8 @@ func Undeliverable(reason DeadReason, err error) error {
 	return &pushError{err: err, dead: reason, unsent: true}
 }
 
-// Unavailable marks an error that concerns the receiver rather than the event, as its answer says (429, 503): the whole key waits
-// before the next attempt.
+// Unavailable marks an error that concerns the receiver rather than the event, as its answer says (429, 503), or since nothing could be
+// sent: the whole key waits before the next attempt, which is this event's.
 func Unavailable(err error) error { return &pushError{err: err, away: true} }
 
 // Unanswered marks an error of a push that got no answer: the receiver is away, or it, or something on the way to it, can't take this

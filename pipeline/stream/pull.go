@@ -141,7 +141,7 @@ func (s *Source) openSession() (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pulling from consumer %s: %w", s.cfg.consumer(), err)
 	}
-	_ = sub.SetPendingLimits(-1, -1) // nothing is dropped: what may come is bounded by the request
+	_ = sub.SetPendingLimits(-1, -1) // nothing is dropped: what may come is bounded by the requests
 	s.sessions.Add(1)
 	sub.SetClosedHandler(func(string) { s.sessions.Done() })
 	ses.sub, s.session = sub, ses
